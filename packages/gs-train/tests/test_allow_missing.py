@@ -15,8 +15,8 @@ from gs_train.data.readers.choose import read_source
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
+from gs_train.runs.captures import open_capture
 from gs_train.runs.folder import RunFolder
-from gs_train.runs.run import open_capture
 
 
 def config_of(capture: Path, out: Path, **options: object) -> FitConfig:

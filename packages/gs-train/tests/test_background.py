@@ -27,7 +27,8 @@ from gs_train.errors import InputError
 from gs_train.losses.background import BLACK, WHITE, gradient_by_alpha, over
 from gs_train.losses.loss import Crop, photometric_loss
 from gs_train.losses.mask import CARVED, KEPT
-from gs_train.options.config import FitConfig, of_this_version
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import of_this_version
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Rect, Renderer

@@ -8,7 +8,8 @@ import pytest
 import tyro
 
 from gs_train.cli import main
-from gs_train.options.config import FitConfig, load_config, save_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import load_config, save_config
 
 
 def test_it_says_which_version_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from gs_train.densify import AdcConfig
 from gs_train.errors import InputError
-from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import for_the_record, load_config, save_config
 
 
 def test_a_configuration_survives_the_file(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.commands.fit_options import parse_fit
 from gs_train.errors import InputError
-from gs_train.options.config import load_config, save_config
+from gs_train.options.config_file import load_config, save_config
 
 RECIPE = """\
 # a comment

@@ -26,9 +26,10 @@ from gs_train.data.frame import Frame
 from gs_train.data.photo_reader import PhotoReader
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.options.config import FitConfig, of_this_version
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import of_this_version
 from gs_train.runs.offload import workload_of
-from gs_train.runs.run import renderer_for
+from gs_train.runs.renderer import renderer_for
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 

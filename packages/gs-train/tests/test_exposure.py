@@ -29,7 +29,7 @@ from gs_train.engine.exposures import LAST_RATE, RATE, Exposures, rate_of
 from gs_train.engine.settings import StepSettings
 from gs_train.losses.exposure import exposed, gradient_by_exposure, gradient_by_image
 from gs_train.losses.loss import Crop, photometric_loss
-from gs_train.options.config import of_this_version
+from gs_train.options.config_file import of_this_version
 from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Rect, Renderer

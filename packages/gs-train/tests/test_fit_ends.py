@@ -8,11 +8,14 @@ import signal
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+import gs_train.runs.beginning
+import gs_train.runs.captures
 import gs_train.runs.evaluate
 import gs_train.runs.loop
 import gs_train.runs.saver
@@ -94,7 +97,7 @@ def test_a_trace_that_cannot_be_written_is_found_before_training(
     else:
         path = Path(os.devnull)
     monkeypatch.setattr(
-        gs_train.runs.training, "open_capture", _raises(AssertionError("read first"))
+        gs_train.runs.captures, "open_capture", _raises(AssertionError("read first"))
     )
     assert main(_command(capture, out, "--trace", str(path))) == 2
     assert f"--trace {path} cannot be written: " in capsys.readouterr().err
@@ -183,7 +186,14 @@ def test_a_run_without_gaussians_ends_and_its_last_checkpoint_is_one_with_some(
 # ---------------------------------------------------------------------- memory
 
 
-@pytest.mark.parametrize("where", ["choice_for", "write_point_cloud", "report"])
+@pytest.mark.parametrize(
+    ("module", "where"),
+    [
+        (gs_train.runs.beginning, "choice_for"),
+        (gs_train.runs.training, "write_point_cloud"),
+        (gs_train.runs.training, "report"),
+    ],
+)
 @pytest.mark.parametrize(
     "error",
     [
@@ -197,12 +207,13 @@ def test_memory_that_runs_out_outside_of_training_is_a_clear_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    module: ModuleType,
     where: str,
     error: Exception,
 ) -> None:
     out = tmp_path / "run"
     with monkeypatch.context() as short:
-        short.setattr(gs_train.runs.training, where, _raises(error))
+        short.setattr(module, where, _raises(error))
         assert main(_command(capture, out)) == 2
     name = "device" if isinstance(error, torch.cuda.OutOfMemoryError) else "host"
     message = capsys.readouterr().err.splitlines()[-1]
@@ -222,7 +233,7 @@ def test_other_errors_are_no_lack_of_memory(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for module, name in (
-        (gs_train.runs.training, "choice_for"),
+        (gs_train.runs.beginning, "choice_for"),
         (gs_train.runs.loop, "_view_batches"),
     ):
         with monkeypatch.context() as broken:
@@ -340,7 +351,7 @@ def test_a_stop_before_training_leaves_nothing(
 ) -> None:
     out = tmp_path / "run"
     monkeypatch.setattr(
-        gs_train.runs.training, "choice_for", _interrupts(gs_train.runs.training.choice_for)
+        gs_train.runs.beginning, "choice_for", _interrupts(gs_train.runs.beginning.choice_for)
     )
     assert main(_command(capture, out)) == 130
     assert "gs-train: stopped during the start" in capsys.readouterr().err

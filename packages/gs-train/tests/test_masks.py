@@ -22,7 +22,8 @@ from gs_train.data.fingerprint import changes, stamps
 from gs_train.data.photo_reader import PhotoReader
 from gs_train.errors import InputError
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
-from gs_train.options.config import FitConfig, of_this_version
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import of_this_version
 from gs_train.scene.scene import capture_digest
 from gs_train.sizing.photographs import decoded_bytes
 

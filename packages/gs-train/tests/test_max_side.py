@@ -16,9 +16,10 @@ from gs_train.commands.plan_capture import capture_without_photographs
 from gs_train.data.colmap_records import Camera
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.options.config import FitConfig, load_config, of_this_version, save_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import load_config, of_this_version, save_config
+from gs_train.runs.captures import open_capture
 from gs_train.runs.folder import RunFolder, require_same_options
-from gs_train.runs.run import open_capture
 
 LARGE = Camera(1, "PINHOLE", 1700, 850, (900.0, 900.0, 850.0, 425.0))
 SMALL = Camera(2, "PINHOLE", 64, 48, (60.0, 61.0, 32.0, 24.0))

@@ -15,7 +15,8 @@ from gs_train.cli import main
 from gs_train.data import Capture, capture_from_arrays, load_capture
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.options.config import FitConfig, of_this_version
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import of_this_version
 from gs_train.renderers import View
 from gs_train.runs.run import Run
 from gs_train.scene.scene import Scene

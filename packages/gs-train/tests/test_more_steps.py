@@ -14,7 +14,7 @@ from one_thread import one_threaded
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
-from gs_train.options.config import load_config
+from gs_train.options.config_file import load_config
 from gs_train.options.schedule import means_decay
 
 OPTIONS = [

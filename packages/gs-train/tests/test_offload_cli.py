@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gs_train.runs.loop
 import gs_train.runs.offload
-import gs_train.runs.run
+import gs_train.runs.saved_rows
 import gs_train.runs.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
@@ -33,7 +33,9 @@ from gs_train.rows.restore import Part, restored_tiered
 from gs_train.rows.tiered import TieredGaussians
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.offload import cap_device_memory
-from gs_train.runs.run import Run, renderer_for
+from gs_train.runs.renderer import renderer_for
+from gs_train.runs.resumption import restored_trainer
+from gs_train.runs.run import Run
 from gs_train.sizing.choice import Choice
 from gs_train.sizing.memory import Caps
 
@@ -123,7 +125,9 @@ def test_a_finished_run_is_scored_rendered_and_exported(
     out = tmp_path / "run"
     shutil.copytree(fitted(preset, _batch(preset)), out)
     before = json.loads((out / "metrics.json").read_text())
-    monkeypatch.setattr(gs_train.runs.run, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40))
+    monkeypatch.setattr(
+        gs_train.runs.saved_rows, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40)
+    )
 
     def refused(*_: object) -> Tensor:
         raise AssertionError("read() of appearance, which changes rows that sleep")
@@ -207,7 +211,7 @@ def test_a_preset_reads_the_rows_and_moments_of_another(
     run = Run.open(fitted(saved, _batch(wanted)))
     config = dataclasses.replace(run.config, offload=wanted)
     choice = Choice(PRESETS[wanted], UNLIMITED, "as tested")
-    ours = run.trainer(renderer_for(config), config, choice).tensors()
+    ours = restored_trainer(run, renderer_for(config), config, choice).tensors()
     theirs = run.checkpoint.read()
     _assert_same(ours, theirs)
 

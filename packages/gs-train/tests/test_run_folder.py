@@ -16,11 +16,13 @@ import numpy as np
 import pytest
 import torch
 
-import gs_train.runs.run
+import gs_train.runs.saved_rows
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.cli import main
 from gs_train.errors import InputError
-from gs_train.options.config import load_config
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config_file import load_config
+from gs_train.runs.captures import open_capture
 from gs_train.runs.record import RunRecord
 from gs_train.runs.run import Run
 from gs_train.runs.trainer import Trainer
@@ -192,9 +194,7 @@ def test_a_record_comes_back_with_the_same_bits(fitted: Path, tmp_path: Path) ->
     record.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (fitted / "run.json").read_bytes()
     run = Run.open(fitted)
-    capture = gs_train.runs.run.open_capture(
-        run.config, run.folder, gs_train.runs.run.StopRequest()
-    )
+    capture = open_capture(run.config, run.folder, StopRequest())
     assert (record.train, record.test) == (capture.train, capture.test)
     for ours, theirs in zip(record.views, capture.views, strict=True):
         assert (ours.name, ours.width, ours.height) == (theirs.name, theirs.width, theirs.height)
@@ -296,7 +296,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a running fit does it, twice in a row."""
-    read, left = gs_train.runs.run.restored_to_look_at, [7, 8]
+    read, left = gs_train.runs.saved_rows.restored_to_look_at, [7, 8]
 
     def late(*arguments: Any, **options: Any) -> Any:
         if left:
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
             shutil.rmtree(old)
         return read(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.runs.run, "restored_to_look_at", late)
+    monkeypatch.setattr(gs_train.runs.saved_rows, "restored_to_look_at", late)
     assert main(["export", str(run)]) == 0
     assert (run / "export/inria/point_cloud/iteration_8/point_cloud.ply").exists()
     left[:] = [9]

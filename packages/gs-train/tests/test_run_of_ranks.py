@@ -22,6 +22,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.rows.own_rows import own_rows
 from gs_train.rows.strands import Lattice
 from gs_train.runs.point_cloud import write_point_cloud
+from gs_train.runs.resumption import restored_trainer
 from gs_train.runs.run import Run
 from gs_train.sizing.choice import Choice
 
@@ -112,13 +113,13 @@ def test_each_rank_restores_a_trainer_of_its_own_rows(
     run = Run.open(of_ranks)
     renderer, choice = run.renderer("cpu"), Choice(PRESETS[preset], UNLIMITED, "")
     labels = run.checkpoint.read([STRANDS])
-    whole = {**run.trainer(renderer, run.config, choice).tensors(), **labels}
+    whole = {**restored_trainer(run, renderer, run.config, choice).tensors(), **labels}
     for rank in range(n_ranks):
         own = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=n_ranks)
         expected = part_of(whole, rank, n_ranks)
         del expected[STRANDS]
         assert torch.equal(run.geometry(own.ids)["means"], expected[MEANS])
-        trainer = run.trainer(renderer, run.config, choice, own=own)
+        trainer = restored_trainer(run, renderer, run.config, choice, own=own)
         assert_same(trainer.tensors(), expected)
 
 
@@ -130,7 +131,7 @@ def test_the_point_cloud_of_ranks_holds_the_rows_of_all(
     models = []
     for rank in range(3):
         own = own_rows(run.checkpoint, LATTICE, rank=rank, n_ranks=3)
-        models.append(run.trainer(renderer, run.config, choice, own=own).model)
+        models.append(restored_trainer(run, renderer, run.config, choice, own=own).model)
     said: list[str] = []
     ply = tmp_path / "all.ply"
 

@@ -103,7 +103,7 @@ def test_only_the_batch_mean_matters_not_how_it_is_made(scene: Scene) -> None:
         for name in NAMES:
             mean[name] += alone[name] / 3
     trainer.train_step(batch)
-    settings = trainer._settings(0, config.steps * 3)
+    settings = trainer.schedule.settings(0, max_degree=trainer.model.sh_degree)
     for name in NAMES:
         group = {"lr": settings.rates[name], "betas": settings.betas, "eps": settings.eps}
         param = before[name].clone().requires_grad_()
@@ -149,7 +149,8 @@ def test_regularisers_pull_every_row_also_those_that_no_view_sees(scene: Scene) 
     trainer = _trainer(scene, config)
     params = trainer.model.params
     gradients = {name: torch.zeros_like(param) for name, param in params.items()}
-    add_to(gradients, params, penalties(trainer._settings(0, 100), trainer.model.n_rows))
+    settings = trainer.schedule.settings(0, max_degree=trainer.model.sh_degree)
+    add_to(gradients, params, penalties(settings, trainer.model.n_rows))
     opacities = trainer.model.read("opacities").clone().requires_grad_()
     scales = trainer.model.read("scales").clone().requires_grad_()
     (0.5 * torch.sigmoid(opacities).mean() + 0.25 * torch.exp(scales).mean()).backward()

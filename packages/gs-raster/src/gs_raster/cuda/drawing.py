@@ -138,8 +138,7 @@ def draw(
     )
     overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
-        overflowed = check_room.flag("check_room.overflowed", at.device)
-        count, drawn = check_room.places_of(index)
+        overflowed, count, drawn = check_room.places_of(index, at.device)
     holds = workspace is not None and workspace.holds_gradient
     parts = parts_of(rows.n, room, place, depth, absgrad, radii, holds, at.number)
     depths, taken = at.empty(h, w) if depth else None, take(parts, workspace, at, h, w)
@@ -323,11 +322,8 @@ def parts_of(
 ) -> Parts:
     """Of a drawing of a rectangle with these corners; other arguments are those of :func:`draw` and
     :class:`Workspace`."""
-    x0, y0, x1, y1 = place
     lists, pixels, sort = _core.draw_bytes(n_rows, room, place, radii, device)
     slots = _core.draw_backward_bytes(room, depth, absgrad)
-    image = rounded(12 * (x1 - x0) * (y1 - y0))
-    gradient = image if holds_gradient else 0
-    return Parts.of(
-        sort=sort, image=image, gradient=gradient, pixels=pixels, slots=slots, lists=lists
+    return Parts.of_rectangle(
+        place, sort=sort, pixels=pixels, slots=slots, lists=lists, holds_gradient=holds_gradient
     )

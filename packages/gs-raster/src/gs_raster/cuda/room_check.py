@@ -101,16 +101,17 @@ class RoomCheck:
             return self._flag[1]
         return address(name, self.overflowed, (1,), torch.int32, device)
 
-    def places_of(self, index: int) -> tuple[int, int]:
-        """Where the device writes the instances of a view, and the handle of the event that is
-        recorded behind the view.
+    def places_of(self, index: int, device: torch.device) -> tuple[int, int, int]:
+        """Where the device sets the flag of the batch, where it writes the instances of a view, and
+        the handle of the event that is recorded behind the view.
 
         Raises:
-            ValueError: the index is out of range.
+            ValueError: the check is on another device, or the index is out of range.
         """
+        flag = self.flag("check_room.overflowed", device)
         if not 0 <= whole("index", index) < self.n_views:
             raise ValueError(f"index must be from 0 to {self.n_views - 1}, got {index}")
-        return self._address + 8 * index, self._handles[index]
+        return flag, self._address + 8 * index, self._handles[index]
 
     def note(self, index: int, room: int) -> None:
         """View ``index`` has been enqueued with this room, and its event behind it; :func:`draw`

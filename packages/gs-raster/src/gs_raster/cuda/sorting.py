@@ -158,8 +158,7 @@ def _sort_into(
     n, place = splats.n, corners(rect)
     overflowed, count, event = 0, 0, 0
     if check_room is not None:
-        overflowed = check_room.flag("check_room.overflowed", at.device)
-        count, event = check_room.places_of(index)
+        overflowed, count, event = check_room.places_of(index, at.device)
     begins = at.empty(n_tiles + 1, dtype=torch.int32)
     listed, slots = at.empty(2, room, dtype=torch.int32).unbind()
     firsts, counts = at.empty(2, n, dtype=torch.int32).unbind()

@@ -17,7 +17,7 @@ from gs_raster.cuda.place import place_of
 from gs_raster.cuda.room_check import RoomCheck
 from gs_raster.cuda.sorting import check_room_of, tiles_of
 from gs_raster.cuda.splats import WORDS, Splats
-from gs_raster.cuda.workspace import Parts, Workspace, rounded
+from gs_raster.cuda.workspace import Parts, Workspace
 from gs_raster.types import Rect
 
 _REAL = torch.float32
@@ -113,8 +113,7 @@ def draw_splats(
     )
     overflowed, count, drawn = 0, 0, 0
     if check_room is not None:
-        overflowed = check_room.flag("check_room.overflowed", at.device)
-        count, drawn = check_room.places_of(index)
+        overflowed, count, drawn = check_room.places_of(index, at.device)
     holds = workspace is not None and workspace.holds_gradient
     parts = _parts_of(splats.n, room, place, depth, absgrad, holds, at.number)
     depths, taken = at.empty(h, w) if depth else None, take(parts, workspace, at, h, w)
@@ -221,11 +220,8 @@ def _parts_of(
     device: int,
 ) -> Parts:
     """Of a drawing of splats; arguments are those of `gs_raster.cuda.drawing.parts_of`."""
-    x0, y0, x1, y1 = place
     lists, pixels, sort = _core.draw_splats_bytes(n, room, place, device)
     slots = _core.draw_backward_bytes(room, depth, absgrad)
-    image = rounded(12 * (x1 - x0) * (y1 - y0))
-    gradient = image if holds_gradient else 0
-    return Parts.of(
-        sort=sort, image=image, gradient=gradient, pixels=pixels, slots=slots, lists=lists
+    return Parts.of_rectangle(
+        place, sort=sort, pixels=pixels, slots=slots, lists=lists, holds_gradient=holds_gradient
     )

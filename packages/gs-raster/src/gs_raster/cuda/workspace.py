@@ -66,6 +66,25 @@ class Parts(NamedTuple):
             n_bytes=behind + lists,
         )
 
+    @staticmethod
+    def of_rectangle(
+        place: tuple[int, int, int, int],
+        *,
+        sort: int,
+        pixels: int,
+        slots: int,
+        lists: int,
+        holds_gradient: bool,
+    ) -> Parts:
+        """:meth:`of` the image of a rectangle with these corners, and of its gradient if that is
+        held."""
+        x0, y0, x1, y1 = place
+        image = rounded(12 * (x1 - x0) * (y1 - y0))
+        gradient = image if holds_gradient else 0
+        return Parts.of(
+            sort=sort, image=image, gradient=gradient, pixels=pixels, slots=slots, lists=lists
+        )
+
     def at(self, first: int) -> tuple[Span, Span, Span, Span]:
         """Lists, pixels, slots and what is sorted, of memory at this address."""
 

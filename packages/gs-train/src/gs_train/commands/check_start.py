@@ -14,8 +14,9 @@ from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
+from gs_train.runs.captures import require_windows
 from gs_train.runs.offload import choice_of_blocks, workload_of
-from gs_train.runs.run import renderer_for, require_windows
+from gs_train.runs.renderer import renderer_for
 from gs_train.scene.scene import Scene
 from gs_train.sizing.choice import choose, expected_rows
 from gs_train.sizing.forecasts import need, room_under

@@ -26,7 +26,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.options.tide import TideConfig
 from gs_train.renderers import Renderer, Rows
 from gs_train.runs.offload import training_views, workload_of
-from gs_train.runs.run import renderer_for
+from gs_train.runs.renderer import renderer_for
 from gs_train.scene.scene import Scene
 from gs_train.sizes import Count
 from gs_train.sizing.choice import expected_rows

@@ -1,37 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of ``gs-train fit``, and the YAML file of the options beside the results."""
+"""The options of ``gs-train fit``."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
-import yaml
 
-from gs_train.data.arrays import FROM_PYTHON
 from gs_train.data.frame import FrameChoice
 from gs_train.data.photographs import MOST_PIXELS
 from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.errors import InputError
-from gs_train.files.atomic import replacing
-from gs_train.files.small_files import read_small
-from gs_train.options.plain import from_plain, one_of, to_plain
+from gs_train.options.plain import to_plain
 from gs_train.options.presets import NAMED
+from gs_train.options.rules import BY_STRATEGY, check_offload, check_values, require, require_name
 from gs_train.options.schedule import ExponentialWeight, LearningRates
-from gs_train.options.tide import LEAST_BLOCK_ROWS, MOST_BLOCK_ROWS, TideConfig, check_tide
+from gs_train.options.tide import TideConfig, check_tide
 from gs_train.sizes import Count, parse_bytes
-
-_MOST_CHANGES = 16
-"""Times the number of Gaussians: rows are out of order long before. Earlier versions counted images
-between re-orderings, by default 1000, so that a larger number is one of these."""
-
-_MOST_BYTES = 1 << 20
-"""Of the YAML file, which has some hundred lines: reading a large one takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -201,99 +188,15 @@ class FitConfig:
     tide: TideConfig = field(default_factory=TideConfig)
 
     def __post_init__(self) -> None:
-        _require(
-            self.renderer in ("auto", "raster", "gsplat", "cpu"),
-            "renderer",
-            "auto, raster, gsplat or cpu",
-            self.renderer,
-        )
-        strategies = tuple(_BY_STRATEGY)
-        _require(self.strategy in strategies, "strategy", one_of(strategies), self.strategy)
-        for name, least in (
-            ("steps", 1), ("batch_size", 1), ("checkpoint_every", 0), ("eval_every", 0),
-            ("keep_checkpoints", 1), ("max_pixels", 1), ("test_every", 0), ("sh_every", 0),
-            ("seed", 0),
-        ):  # fmt: skip
-            value = getattr(self, name)
-            _require(type(value) is int and value >= least, name, f"at least {least}", value)
-        fits = self.decay_steps is None or self.decay_steps >= 1
-        _require(fits, "decay_steps", "at least 1", self.decay_steps)
-        _require(self.seed < 2**64, "seed", "below 2^64", self.seed)
-        _require(
-            self.means_extent in ("cameras", "view"),
-            "means_extent",
-            "cameras or view",
-            self.means_extent,
-        )
-        self._check_order()
-        _require(0 <= self.sh_degree <= 3, "sh_degree", "0 to 3", self.sh_degree)
-        _require(0.0 <= self.ssim_lambda <= 1.0, "ssim_lambda", "0 to 1", self.ssim_lambda)
-        fits = self.max_side == "off" or (type(self.max_side) is int and self.max_side >= 16)
-        _require(fits, "max_side", "at least 16 pixels, or off", self.max_side)
-        _require(self.cap is None or self.cap >= 4, "cap", "at least 4", self.cap)
-        _require(
-            0 <= self.resort_every <= _MOST_CHANGES,
-            "resort_every",
-            f"0 to {_MOST_CHANGES} times the number of Gaussians",
-            self.resort_every,
-        )
-        for name in ("init_opacity", "init_scale", "opacity_reg", "scale_reg"):
-            value = getattr(self, name)
-            fits = value is None or 0 <= value < math.inf
-            _require(fits, name, "finite and not negative", value)
-        if self.init_opacity is not None:
-            _require(
-                0 < self.init_opacity < 1, "init_opacity", "between 0 and 1", self.init_opacity
-            )
-        if self.init_scale is not None:
-            _require(self.init_scale > 0, "init_scale", "positive", self.init_scale)
+        check_values(vars(self))
         if self.resume and self.overwrite:
             raise InputError("--resume and --overwrite exclude each other")
         for name in _SIZES:
             n_bytes = self.bytes_of(name)
-            _require(
-                n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name)
-            )
+            require(n_bytes is None or n_bytes >= 1, name, "at least one byte", getattr(self, name))
         if self.depth_weight is not None:
             ExponentialWeight.parse(self.depth_weight, option="--depth-weight")
-        self._check_offload()
-
-    def _check_order(self) -> None:
-        _require(self.order in ("shuffle", "tiles"), "order", "shuffle or tiles", self.order)
-        if self.tile_views is None:
-            return
-        if self.order != "tiles":
-            raise InputError(f"--tile-views needs --order tiles, got --order {self.order}")
-        _require(
-            self.tile_views >= self.batch_size,
-            "tile_views",
-            f"at least the --batch-size {self.batch_size}",
-            self.tile_views,
-        )
-
-    def _check_offload(self) -> None:
-        presets = ("auto", *NAMED)
-        _require(self.offload in presets, "offload", one_of(presets), self.offload)
-        for name, choices in (
-            ("frame", ("auto", "capture", "local")),
-            ("semantics", ("dense", "sparse")),
-            ("regularise", ("all", "visible")),
-            ("cut_views", ("auto", "never")),
-            ("mask", ("auto", "ignore", "carve", "off")),
-            ("background", ("black", "white", "random")),
-        ):
-            value = getattr(self, name)
-            _require(value in choices, name, one_of(choices), value)
-        _require(0.0 < self.mem_limit <= 1.0, "mem_limit", "above 0 and at most 1", self.mem_limit)
-        single = self.offload != "auto" and NAMED[self.offload].single_view
-        if single and self.batch_size != 1:
-            raise InputError(
-                f"--offload {self.offload} needs --batch-size 1, got {self.batch_size}; "
-                "--offload best takes any"
-            )
-        rows = self.block_rows
-        fits = type(rows) is int and LEAST_BLOCK_ROWS <= rows <= MOST_BLOCK_ROWS
-        _require(fits, "block_rows", f"{LEAST_BLOCK_ROWS} to {MOST_BLOCK_ROWS}", rows)
+        check_offload(vars(self))
         if self.is_stored:
             check_tide(
                 self.offload,
@@ -316,7 +219,7 @@ class FitConfig:
             InputError: the text is no size.
             ValueError: another name.
         """
-        _require_name(name, _SIZES)
+        require_name(name, _SIZES)
         text = getattr(self, name)
         return None if text is None else parse_bytes(text, option=f"--{name.replace('_', '-')}")
 
@@ -368,9 +271,9 @@ class FitConfig:
         Raises:
             ValueError: another name.
         """
-        _require_name(name, tuple(_BY_STRATEGY[self.strategy]))
+        require_name(name, tuple(BY_STRATEGY[self.strategy]))
         value = getattr(self, name)
-        return float(_BY_STRATEGY[self.strategy][name] if value is None else value)
+        return float(BY_STRATEGY[self.strategy][name] if value is None else value)
 
 
 _SIZES = ("image_cache", "device_memory", "host_memory")
@@ -381,113 +284,3 @@ _NOT_RECIPE = (
     "host_memory", "trace", "init", "offload", "frame", "point_cloud", "max_pixels",
     "skip_broken", "allow_missing", "scratch", "gpus", "cut_views", "store", "block_rows", "tide",
 )  # fmt: skip
-
-_BY_STRATEGY = {
-    "adc": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
-    "mcmc": {"init_opacity": 0.5, "init_scale": 0.1, "opacity_reg": 0.01, "scale_reg": 0.01},
-    "fixed": {"init_opacity": 0.1, "init_scale": 1.0, "opacity_reg": 0.0, "scale_reg": 0.0},
-}
-
-
-def _require_name(name: str, names: tuple[str, ...]) -> None:
-    if name not in names:
-        raise ValueError(f"name must be {one_of(names)}, got {name!r:.80}")
-
-
-def _require(condition: bool, name: str, rule: str, value: object) -> None:
-    if not condition:
-        raise InputError(f"--{name.replace('_', '-')} must be {rule}, got {value}")
-
-
-def for_the_record(config: FitConfig) -> FitConfig:
-    """The configuration for config.yml: absolute paths, no options of this one call."""
-
-    def absolute(path: Path | None) -> Path | None:
-        return None if path is None else path.absolute()
-
-    return dataclasses.replace(
-        config,
-        data=config.data if config.data == FROM_PYTHON else config.data.absolute(),
-        out=config.out.absolute(),
-        init=absolute(config.init),
-        scratch=absolute(config.scratch),
-        store=absolute(config.store),
-        test_list=absolute(config.test_list),
-        lpips_backbone=absolute(config.lpips_backbone),
-        resume=False,
-        overwrite=False,
-        trace=None,
-        gpus=None,
-    )
-
-
-def save_config(path: Path, config: FitConfig) -> None:
-    """Write the configuration as YAML, under a temporary name first."""
-    with replacing(path) as file:
-        file.write(yaml.safe_dump(to_plain(config), sort_keys=False).encode())
-
-
-def load_config(path: Path) -> FitConfig:
-    """Read a file of :func:`save_config`.
-
-    Raises:
-        InputError: the file is missing, cannot be read, is no YAML, or holds an option that does
-            not exist or a value that does not fit its option.
-    """
-    try:
-        plain = read_options(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist: {path.parent} holds no run of gs-train") from None
-    config = from_plain(FitConfig, of_this_version(plain), path)
-    assert isinstance(config, FitConfig)
-    return config
-
-
-def read_options(path: Path) -> dict[Any, Any]:
-    """The mapping that a YAML file of options holds, none of its values checked.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        InputError: it cannot be read, is no YAML, or holds something else.
-    """
-    try:
-        plain = yaml.safe_load(read_small(path, most_bytes=_MOST_BYTES).decode())
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (yaml.YAMLError, ValueError) as error:  # no UTF-8, a date that there is not
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-    except RecursionError:
-        raise InputError(f"{path} is not valid YAML: brackets lie too deep in each other") from None
-    if not isinstance(plain, dict):
-        raise InputError(f"{path} must hold a mapping of options, got {type(plain).__name__}")
-    return plain
-
-
-_OF_EARLIER_VERSIONS = {
-    "order": "shuffle",
-    "tile_views": None,
-    "means_extent": "cameras",
-    "mask": "off",
-    "depth_weight": None,
-    "background": "black",
-    "exposure": False,
-}
-
-
-def of_this_version(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options that an earlier version wrote, as this one says the same.
-
-    ``resort_every`` was a number of images, which has become the default. Views were shuffled,
-    neither masks nor depth maps used, scenes trained over black, and no exposure was trained; the
-    means' learning rate was a multiple of the cameras' extent. Photographs of any size were used as
-    they were.
-    """
-    plain = {**_OF_EARLIER_VERSIONS, **plain}
-    if "max_side" in plain and plain["max_side"] is None:
-        plain["max_side"] = "off"
-    every = plain.get("resort_every")
-    if type(every) is int and every > _MOST_CHANGES:
-        return {**plain, "resort_every": FitConfig.resort_every}
-    return plain

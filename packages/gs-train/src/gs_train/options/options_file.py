@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gs_train.errors import InputError
-from gs_train.options.config import FitConfig, of_this_version, read_options
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import of_this_version, read_options
 from gs_train.options.plain import values_of
 
 _OF_ONE_CALL = {"resume": False, "overwrite": False, "trace": None, "gpus": None}

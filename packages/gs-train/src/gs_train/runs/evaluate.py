@@ -30,7 +30,8 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.metrics import ImageScore, write_metrics
 from gs_train.runs.parts import Parts
 from gs_train.runs.report.page import write_report
-from gs_train.runs.run import Run, Spent
+from gs_train.runs.run import Run
+from gs_train.runs.run_state import Spent
 from gs_train.runs.scores import N_PICTURES, Picture, score_views
 from gs_train.runs.scores_of_ranks import score_views_of_ranks
 from gs_train.runs.shared_run import SharedRun

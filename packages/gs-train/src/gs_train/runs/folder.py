@@ -19,7 +19,8 @@ from gs_train.checkpoint import (
 from gs_train.clouds.making import place_of_making
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_writable
-from gs_train.options.config import FitConfig, for_the_record, load_config, save_config
+from gs_train.options.config import FitConfig
+from gs_train.options.config_file import for_the_record, load_config, save_config
 from gs_train.runs.lock import RunLock
 from gs_train.runs.record import RunRecord
 from gs_train.tide.store_folder import INSIDE, remove_store, require_empty

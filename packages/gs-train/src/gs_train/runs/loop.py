@@ -29,7 +29,7 @@ from gs_train.runs.logs import RunLog
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import Opened, opened
 from gs_train.runs.record import RunRecord
-from gs_train.runs.run import Spent
+from gs_train.runs.run_state import Spent
 from gs_train.runs.saver import Saver
 from gs_train.runs.sight import BlindEpochError, Sight
 from gs_train.runs.step_report import OnStep, StepReport, StopTraining

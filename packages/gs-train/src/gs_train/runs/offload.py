@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from gs_train.data.pixel_file import pixel_bytes
+from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
 from gs_train.losses.background import BACKGROUND_BYTES
 from gs_train.losses.exposure import EXPOSURE_BYTES
@@ -145,6 +146,11 @@ def share_of(config: FitConfig, n_ranks: int) -> FitConfig:
     cache = config.bytes_of("image_cache")
     assert cache is not None
     return replace(config, cap=cap, image_cache=str(max(1, cache // n_ranks)))
+
+
+def sharing_of(config: FitConfig, world: World) -> Sharing:
+    """How the ranks of a run share its rows and views."""
+    return Sharing(world, cuts_views=config.cut_views == "auto")
 
 
 def training_views(scene: Scene) -> list[View]:

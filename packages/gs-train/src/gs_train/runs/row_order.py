@@ -29,3 +29,27 @@ def sort_rows(model: Model, densifier: Densifier, dealing: Dealing | None = None
     order = morton_order(model.read("means"))
     model.permute(order)
     densifier.permute(order)
+
+
+class RowOrder:
+    """When the rows are put in order again: once many came, went or moved.
+
+    Args:
+        most: changes, in multiples of the number of rows; 0: never.
+
+    Attributes:
+        changes: of rows, since they were in order.
+        sorted_at: steps that were done when the rows were last sorted; 0 if never.
+    """
+
+    def __init__(self, most: float) -> None:
+        self._most = most
+        self.changes = self.sorted_at = 0
+
+    def is_due(self, n_rows: int) -> bool:
+        """Whether ``n_rows`` rows of all ranks are to be sorted now."""
+        return bool(self._most) and self.changes >= max(1, self._most * n_rows)
+
+    def begin_again(self, step: int) -> None:
+        """The rows are in order after ``step`` steps."""
+        self.changes, self.sorted_at = 0, step

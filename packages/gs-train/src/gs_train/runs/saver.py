@@ -22,7 +22,7 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.parts import Parts
 from gs_train.runs.record import RunRecord
-from gs_train.runs.run import Spent, checkpoint_state
+from gs_train.runs.run_state import Spent, checkpoint_state
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.choice import Choice

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
@@ -15,17 +15,13 @@ from gs_train.backends import make_backend
 from gs_train.densify import Changed, Densifier, direct_of
 from gs_train.densify.peers import NO_PEERS, Peers
 from gs_train.densify.rank_peers import RankPeers
-from gs_train.engine.background import Background
 from gs_train.engine.batch_drawing import Truth
-from gs_train.engine.engine import Engine
-from gs_train.engine.exposures import Exposures, rate_of
-from gs_train.engine.settings import StepSettings
+from gs_train.engine.exposures import Exposures
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
-from gs_train.options.schedule import AdamOptions, active_sh_degree, adam_options, means_decay
 from gs_train.ranks.dealing import Dealing
 from gs_train.ranks.first_rows import Ownership, first_rows
 from gs_train.renderers import Renderer, Rows, Splats, View, with_depths
@@ -33,19 +29,25 @@ from gs_train.rows.keys import RowKeys
 from gs_train.rows.operations import Model
 from gs_train.rows.restore import Part, Source, as_source, read_all
 from gs_train.rows.strands import EXCESS_PERCENT
-from gs_train.runs.row_order import sort_rows
+from gs_train.runs.row_count import RowCount
+from gs_train.runs.row_order import RowOrder, sort_rows
+from gs_train.runs.step_schedule import StepSchedule
+from gs_train.runs.stored_engine import stored_engine
 from gs_train.runs.strategies import STRATEGIES, Strategy, StrategyStart, made_by
 from gs_train.sizing.choice import expected_rows
-from gs_train.tide.engine import block_engine
 from gs_train.tide.model import StoredModel
-from gs_train.tide.room import BatchRoom
 from gs_train.tide.store_use import StoreUse
-from gs_train.world.failure import DisagreementError
 from gs_train.world.protocol import World
 
-_MODEL, _DENSIFY, _COSTS, _COLUMNS = "model/", "densify/", "costs/", "columns/"
-_EXPOSURES = "exposure/"
-_CHANGES = "order/changes"
+_MODEL, _CHANGES = "model/", "order/changes"
+
+
+class _Part(Protocol):
+    """What has a state in a checkpoint beside the rows."""
+
+    def tensors(self) -> Mapping[str, Tensor]: ...
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -81,15 +83,13 @@ class Trainer:
         sharing: with other ranks, whose trainers make the same calls; None: there are none. Each
             owns some of the rows.
         store: where the rows are put, of a preset that keeps them on a drive.
-
         views: names of the training views; needed where exposures are trained.
 
     Attributes:
         step: steps done.
-        sorted_at: steps that were done when this object last re-ordered the rows; 0 if never.
+        schedule: of the steps.
         dealing: which rows are whose; None where one rank has all.
-        n_rows: present number of Gaussians, of all ranks.
-        n_ranks: that own these.
+        n_ranks: that own the Gaussians.
         exposures: of the training views; None where they are not trained.
     """
 
@@ -195,16 +195,12 @@ class Trainer:
                 f"snapshot {store.snapshot} of the store {store.folder} must be of step {step}, "
                 f"got {there}"
             )
-        trainer.densifier.load(read_all(Part(source, _DENSIFY)))
-        trainer.backend.costs.load(read_all(Part(source, _COSTS)))
-        if trainer.exposures is not None:
-            trainer.exposures.load(read_all(Part(source, _EXPOSURES)))
-        if trainer.backend.together is not None:
-            trainer.backend.together.columns.load(read_all(Part(source, _COLUMNS)))
+        for prefix, part in trainer._parts().items():
+            part.load(read_all(Part(source, prefix)))
         if _CHANGES in source.shapes:  # earlier versions counted images
             changes = torch.zeros((), dtype=torch.int64)
             source.fill({_CHANGES: changes})
-            trainer._changes = int(changes)
+            trainer._order.changes = int(changes)
         return trainer
 
     def _start(
@@ -228,34 +224,31 @@ class Trainer:
         """Begin with rows and their keys, or with a source of what `tensors` gave."""
         self.config = config
         self.renderer = renderer
-        self.means_extent = extent if means_extent is None else means_extent
         self.preset = preset
-        self.step = self.sorted_at = 0
-        self._changes = 0  # of rows, since they were in order
+        self.step = 0
+        self._order = RowOrder(config.resort_every)
         self._is_whole = True
         self.dealing = dealing
         self.n_ranks = 1 if sharing is None else sharing.world.size
-        self._peers: Peers = NO_PEERS
-        self._world: World | None = None
-        self._is_own_strategy = strategy is not None
+        peers: Peers = NO_PEERS
+        world: World | None = None
         if sharing is not None and self.n_ranks > 1:
-            self._world = sharing.world
-            self._peers = RankPeers(sharing.world)
-        self._options = adam_options(config.batch_size, scaled=config.scale_with_batch)
-        self._rates = {
-            name: float(rate * self._options.lr_factor) for name, rate in vars(config.lr).items()
-        }
-        self._constants = _constants(config, self._options)
+            world = sharing.world
+            peers = RankPeers(world)
         self.exposures: Exposures | None = None
         if config.exposure:
             if not views:
                 raise ValueError("views must name the training views where exposures are trained")
             self.exposures = Exposures(views, renderer.device)
-        self._depths = config.weight_of_depth
-        if self._depths is not None:
+        self.schedule = StepSchedule(
+            config,
+            means_extent=extent if means_extent is None else means_extent,
+            exposures=self.exposures,
+        )
+        if config.depth_weight is not None:
             with_depths(renderer)  # raises where it cannot
         if store is not None:
-            self.backend = self._in_blocks(store, rows)
+            self.backend = stored_engine(store, rows, renderer, self.schedule)
         else:
             self.backend = make_backend(
                 preset,
@@ -269,7 +262,7 @@ class Trainer:
                 keys=keys,
                 sharing=sharing,
             )
-        (self.n_rows,) = self._peers.sums(self.model.n_rows)
+        self._count = RowCount(self.model.n_rows, peers, world=world, compares=strategy is not None)
         n_expected = expected_rows(config, self.n_rows)
         if self.n_ranks > 1:  # a share, and what it may exceed that by
             n_expected = (100 + EXCESS_PERCENT) * n_expected // (100 * self.n_ranks) + 1
@@ -280,23 +273,9 @@ class Trainer:
             seed=config.seed,
             device=self.model.device,
             config=config,
-            peers=self._peers,
+            peers=peers,
         )
         self.densifier: Densifier = made_by(strategy or STRATEGIES[config.strategy], start)
-
-    def _in_blocks(self, store: StoreUse, rows: Rows | None) -> Engine:
-        """The engine of rows that are in a store, or are put there."""
-        if store.snapshot is None:
-            means = float(self.config.lr.means * self.means_extent * self._options.lr_factor)
-            store.create(
-                rows,
-                betas=self._options.betas,
-                eps=self._options.eps,
-                ceilings={"means": means, "scales": self._rates["scales"]},
-            )
-        stored = store.open(self.renderer.device)
-        room = BatchRoom(store.room.batch_rows, store.room.device_memory)
-        return block_engine(stored, self.renderer, named=store.named, room=room)
 
     def close(self) -> None:
         """End what is under way, and give memory and files back."""
@@ -308,6 +287,16 @@ class Trainer:
         return self.backend.model
 
     @property
+    def n_rows(self) -> int:
+        """Present number of Gaussians, of all ranks."""
+        return self._count.n_rows
+
+    @property
+    def sorted_at(self) -> int:
+        """Steps that were done when this object last re-ordered the rows; 0 if never."""
+        return self._order.sorted_at
+
+    @property
     def is_whole(self) -> bool:
         """Whether each step that has changed something has ended: the state may be saved."""
         return self._is_whole and self.backend.is_whole
@@ -315,22 +304,24 @@ class Trainer:
     def tensors(self) -> dict[str, Tensor]:
         """The whole state but the step, not copied. Waits for work in the background."""
         self.backend.finish()
-        together = self.backend.together
-        columns = {} if together is None else together.columns.tensors()
-        exposures = {} if self.exposures is None else self.exposures.tensors()
-        return {
-            **{_MODEL + name: value for name, value in self.model.tensors().items()},
-            **{_DENSIFY + name: value for name, value in self.densifier.tensors().items()},
-            **{_COSTS + name: value for name, value in self.backend.costs.tensors().items()},
-            **{_COLUMNS + name: value for name, value in columns.items()},
-            **{_EXPOSURES + name: value for name, value in exposures.items()},
-            _CHANGES: torch.tensor(self._changes),
-        }
+        state = {_MODEL + name: value for name, value in self.model.tensors().items()}
+        for prefix, part in self._parts().items():
+            state |= {prefix + name: value for name, value in part.tensors().items()}
+        return {**state, _CHANGES: torch.tensor(self._order.changes)}
+
+    def _parts(self) -> dict[str, _Part]:
+        """By what precedes their names in `tensors`."""
+        parts: dict[str, _Part] = {"densify/": self.densifier, "costs/": self.backend.costs}
+        if self.backend.together is not None:
+            parts["columns/"] = self.backend.together.columns
+        if self.exposures is not None:
+            parts["exposure/"] = self.exposures
+        return parts
 
     @property
     def images_seen(self) -> int:
         """Images that the steps so far were made of."""
-        return self.step * self.config.batch_size
+        return self.schedule.images_before(self.step)
 
     def train_step(
         self,
@@ -350,9 +341,7 @@ class Trainer:
             meanwhile: called while the device draws, before the host waits for it.
         """
         images_before = self.images_seen
-        images_after = images_before + len(batch)
-        images_decay = self.config.steps_of_decay * self.config.batch_size
-        settings = self._settings(images_before, images_decay)
+        settings = self.schedule.settings(self.step, max_degree=self.model.sh_degree)
 
         def observe(ids: Tensor, splats: Splats) -> None:
             self.densifier.observe(ids, splats, batch_size=len(batch))
@@ -363,25 +352,16 @@ class Trainer:
                 batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
             )
         self._is_whole = False
-        if self.exposures is not None:
-            rate = rate_of(images_before, images_decay) * float(self._options.lr_factor)
-            self.exposures.update(
-                rate=rate,
-                betas=settings.betas,
-                eps=settings.eps,
-                n_views=len(batch),
-                step=self.step,
-            )
+        self.schedule.update_exposures(settings, self.step, len(batch))
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
-        n_decaying = min(images_after, images_decay) - min(images_before, images_decay)
-        next_lr = settings.rates["means"] * means_decay(n_decaying, images_decay)
+        next_lr = self.schedule.next_means_rate(settings, self.step, len(batch))
         with self.backend.trace.host("densify"):
             changed = self.densifier.after_step(
                 self.model,
                 step=self.step,
                 images_before=images_before,
-                images_after=images_after,
+                images_after=images_before + len(batch),
                 means_lr=next_lr,
             )
         self.step += 1
@@ -394,67 +374,15 @@ class Trainer:
         together = self.backend.together
         return [] if together is None else together.news.lines()
 
-    def _settings(self, images_before: int, images_decay: int) -> StepSettings:
-        """This step's rates, constants and weights; most are those of every step."""
-        config = self.config
-        decay = self.means_extent * means_decay(images_before, images_decay)
-        means = float(config.lr.means * decay * self._options.lr_factor)
-        return StepSettings(
-            sh_degree=active_sh_degree(images_before, config.sh_every, self.model.sh_degree),
-            rates={**self._rates, "means": means},
-            depth_weight=self._depths.at(images_before, images_decay) if self._depths else 0.0,
-            background=Background(config.background, config.seed, self.step),
-            exposures=self.exposures,
-            **self._constants,
-        )
-
-    def _count_rows(self, changed: Changed) -> None:
-        """Count the rows of all ranks. A collective of all ranks or of none.
-
-        What the strategies of this package report is of all ranks, so they decide with it whether
-        to ask. A caller's strategy may report of its own rank: ranks ask after each step then, and
-        compare the reports.
-
-        Raises:
-            DisagreementError: ranks report different changes; on all ranks.
-        """
-        if self._world is None or not self._is_own_strategy:
-            if changed.n_changes or self.n_ranks == 1:
-                (self.n_rows,) = self._peers.sums(self.model.n_rows)
-            return
-        reports = [changed.grown, changed.pruned, changed.relocated]
-        table = self._world.gather([self.model.n_rows, *reports])
-        self.n_rows = int(table[:, 0].sum())
-        if (table[:, 1:] != table[0, 1:]).any():
-            said = ", ".join(f"{sum(row)} on rank {rank}" for rank, row in enumerate(table[:, 1:]))
-            raise DisagreementError(
-                f"a strategy must report the changes of all ranks, and after step {self.step} "
-                f"it reported {said}: sum them with StrategyStart.peers.sums"
-            )
-
     def _resort(self, changed: Changed) -> Changed:
         """Put the rows in the order of the Morton curve when many came, went or moved: a view then
         sees runs of rows."""
-        self._changes += changed.n_changes
-        self._count_rows(changed)
-        most = self.config.resort_every * self.n_rows
-        if not self.config.resort_every or self._changes < max(1, most):
+        self._order.changes += changed.n_changes
+        self._count.follow(changed, self.model.n_rows, step=self.step)
+        if not self._order.is_due(self.n_rows):
             return changed
         with self.backend.trace.host("sort rows"):
             self.backend.make_room()
             sort_rows(self.model, self.densifier, self.dealing)
-        self._changes, self.sorted_at = 0, self.step
+        self._order.begin_again(self.step)
         return dataclasses.replace(changed, rows_changed=True)
-
-
-def _constants(config: FitConfig, options: AdamOptions) -> dict[str, Any]:
-    """What the settings of all steps of a run have in common."""
-    return {
-        "betas": options.betas,
-        "eps": options.eps,
-        "ssim_lambda": config.ssim_lambda,
-        "opacity_reg": config.by_strategy("opacity_reg"),
-        "scale_reg": config.by_strategy("scale_reg"),
-        "regularise_all": config.regularise == "all",
-        "carves": config.mask == "carve",
-    }

@@ -31,7 +31,8 @@ from gs_train.rows.ply_source import PlySource
 from gs_train.rows.restore import restored_to_look_at
 from gs_train.rows.shown import ShownRows
 from gs_train.runs.offload import cap_device_memory
-from gs_train.runs.run import Run, renderer_for
+from gs_train.runs.renderer import renderer_for
+from gs_train.runs.run import Run
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.sizing.memory import caps_of, free_on
 

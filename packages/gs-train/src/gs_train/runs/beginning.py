@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run that has not begun: its first rows, where they will live, and its trainer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+from gs_train.clouds.first_store import first_store, n_first_rows
+from gs_train.errors import InputError
+from gs_train.machine.interrupt import StopRequest
+from gs_train.options.config import FitConfig
+from gs_train.ranks.first_rows import first_rows
+from gs_train.renderers import Renderer, Rows
+from gs_train.runs.disk import require_room_to_train
+from gs_train.runs.folder import RunFolder
+from gs_train.runs.offload import (
+    choice_for,
+    choice_of_blocks,
+    choice_of_ranks,
+    sharing_of,
+    training_views,
+)
+from gs_train.runs.strategies import Strategy
+from gs_train.runs.trainer import Trainer
+from gs_train.scene.scene import Scene
+from gs_train.sizing.choice import Choice
+from gs_train.tide.model import StoredModel
+from gs_train.tide.store_use import StoreUse
+from gs_train.world import World
+
+_LEAST_FOR_CLOUD = 64 << 20
+"""Bytes of memory for the points of a cloud, of which a store is made."""
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """A run that has not begun.
+
+    Attributes:
+        choice: where its rows will live.
+        n_rows: the first ones.
+        trainer: makes the trainer, and the store where there is one. Holds the first rows.
+    """
+
+    choice: Choice
+    n_rows: int
+    trainer: Callable[[], Trainer]
+
+
+def beginning_of(
+    config: FitConfig,
+    scene: Scene,
+    renderer: Renderer,
+    stop: StopRequest,
+    strategy: Strategy | None,
+    world: World,
+    folder: RunFolder,
+) -> Beginning:
+    """Choose where the first rows of a run will live. A collective.
+
+    Args:
+        stop: looked at while the rows are made.
+        strategy: from Python; None: the one that the options name.
+        folder: of the run.
+
+    Raises:
+        InputError: the first rows cannot be made, or do not fit.
+        Interrupted: a stop was asked for.
+    """
+    rows: Rows | None = None
+    if config.is_stored and config.init is not None:
+        n_rows = n_first_rows(config, config.init)
+    else:
+        rows = scene.initial_rows(config, stop)
+        n_rows = len(rows["means"])
+    store = None
+    if config.is_stored:
+        if strategy is not None:
+            raise InputError(
+                f"--offload {config.offload} trains a fixed number of Gaussians: leave out the "
+                "strategy from Python"
+            )
+        choice = choice_of_blocks(config, scene, n_rows, renderer.device, rows)
+        store = _new_store(config, scene, choice, folder, has_rows=rows is not None, stop=stop)
+    elif world.size == 1:
+        assert rows is not None
+        choice = choice_for(config, scene, rows, renderer)
+    else:
+        assert rows is not None
+        own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
+        choice = choice_of_ranks(config, scene, own, renderer, world)
+    make = functools.partial(
+        Trainer,
+        config,
+        rows,
+        renderer=renderer,
+        extent=scene.frame.extent,
+        means_extent=scene.frame.means_extent,
+        strategy=strategy,
+        preset=choice.preset,
+        limits=choice.limits,
+        sharing=sharing_of(config, world),
+        store=store,
+        views=[view.name for view in training_views(scene)],
+    )
+    return Beginning(choice, n_rows, make)
+
+
+def _new_store(
+    config: FitConfig,
+    scene: Scene,
+    choice: Choice,
+    folder: RunFolder,
+    *,
+    has_rows: bool,
+    stop: StopRequest,
+) -> StoreUse:
+    """A store that the first rows are put into, or that is made of the cloud of ``--init``."""
+    assert choice.blocks is not None
+    named = None if config.store is None else str(config.store.absolute())
+    store = StoreUse(folder.store_of(config), choice.blocks, named)
+    if has_rows:
+        return store
+    assert config.init is not None
+    memory = max(_LEAST_FOR_CLOUD, choice.blocks.places * choice.blocks.block_bytes)
+    cloud = functools.partial(first_store, scene, config, config.init, memory=memory, stop=stop)
+    return replace(store, cloud=cloud)
+
+
+def stored_trainer(begin: Beginning, scene: Scene, folder: RunFolder, stop: StopRequest) -> Trainer:
+    """The trainer, whose rows have been written to the drive; where that fails, where the drive has
+    no room to train them, or a stop is asked for meanwhile, nothing of the run is left."""
+    trainer: Trainer | None = None
+    try:
+        trainer = begin.trainer()
+        rows = cast(StoredModel, trainer.model).rows
+        require_room_to_train(rows, training_views(scene), trainer.renderer)
+        stop.check("the writing of the store")
+    except BaseException:
+        if trainer is not None:
+            trainer.close()
+        folder.discard()
+        raise
+    return trainer
