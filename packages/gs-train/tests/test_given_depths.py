@@ -179,9 +179,38 @@ def test_one_array_and_one_scale_may_be_of_all(arrays: dict[str, Any]) -> None:
     assert capture.views[1].depth.of == (2.0, 0.0)  # type: ignore[union-attr]
 
 
+def test_maps_of_depths_have_a_unit(arrays: dict[str, Any]) -> None:
+    given = {**arrays, "depth_params": None, "depth_unit": 0.001}
+    capture = capture_from_arrays(**given)
+    assert capture.views[2].depth.of == (0.001,)  # type: ignore[union-attr]
+    assert capture.views[1].depth is None
+    pixels = read_image(capture.views[2])
+    assert (pixels[..., 3] + 256 * pixels[..., 4].astype(int) == plane(2)).all()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
+        (
+            lambda a: {"depth_unit": 0.001},
+            ValueError,
+            "depth_params must be left out where depth_unit is given",
+        ),
+        (
+            lambda a: {"depth_unit": 0.001, "depth_params": None, "depths": None},
+            ValueError,
+            "depth_unit must be left out where depths are not given",
+        ),
+        (
+            lambda a: {"depth_unit": 0.0, "depth_params": None},
+            ValueError,
+            r"depth_unit must be above 0 and finite, got 0\.0",
+        ),
+        (
+            lambda a: {"depth_unit": "mm", "depth_params": None},
+            TypeError,
+            "depth_unit must be a number, got str",
+        ),
         (
             lambda a: {"depths": a["depths"][:-1]},
             ValueError,

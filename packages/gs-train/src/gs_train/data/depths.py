@@ -86,7 +86,7 @@ class GivenDepth:
     """
 
     read: Callable[[], Any]
-    of: InverseDepth
+    of: DepthMeaning
 
     def values(self, size: tuple[int, int]) -> NDArray[np.uint16]:
         """As :meth:`DepthMap.values`.
