@@ -230,6 +230,8 @@ def test_plan_and_check_name_them(tmp_path: Path, capsys: pytest.CaptureFixture[
     told = json.loads(capsys.readouterr().out)
     assert told["notes"] == [line]
     assert told["fit"]["n_depths"] == 3
+    assert main(["check", str(folder), "--renderer", "cpu", "--depth-weight", "1:0.01"]) == 0
+    assert "compare depths with the maps of 3 images" in capsys.readouterr().out
     # Nobody asks for them: one line.
     found = (
         "depth_file_path of 4 frames found, not used: --depth-weight START:END trains on depth maps"

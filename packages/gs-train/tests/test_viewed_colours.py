@@ -150,3 +150,8 @@ def test_exposures_of_other_views_are_damage(run: Path, scene: OpenedScene) -> N
     with pytest.raises(InputError, match="is damaged"):
         exposures_of(dataclasses.replace(opened, record=fewer), torch.device("cpu"))
     assert exposures_of(dataclasses.replace(opened, record=None), torch.device("cpu")) == {}
+
+
+def test_an_export_s_arguments_name_the_background(run: Path, tmp_path: Path) -> None:
+    assert main(["export", str(run), "--layout", "inria", "--to", str(tmp_path / "export")]) == 0
+    assert "white_background=True" in (tmp_path / "export" / "cfg_args").read_text()
