@@ -288,5 +288,5 @@ def test_frames_that_all_go_without_are_named(tmp_path: Path) -> None:
         load(folder, test_every=8)
     shutil.rmtree(folder / "depth")
     changed(folder, lambda top: top["frames"][0].pop("depth_file_path"))
-    with pytest.raises(InputError, match=r"needs depth maps in .*depths, got no such folder"):
+    with pytest.raises(InputError, match=r"depths, or a depth_file_path of each .* got neither$"):
         load(folder)

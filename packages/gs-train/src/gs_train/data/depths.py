@@ -44,6 +44,7 @@ PARAMS = "depth_params.json"
 LEAST, MOST = 0.2, 5.0
 """Of the median scale: a map with a scale beyond is left out."""
 
+_TRANSFORMS = "transforms.json"
 _MOST_BYTES = 1 << 28
 _SHOWN = 3
 _NOT_ASKED = "--depth-weight START:END trains on depth maps"
@@ -130,7 +131,13 @@ def find_depths(
         is_there = folder != source.image_folder and folder.is_dir()
         return maps, [not_used(f"{FOLDER}/")] if is_there else []
     if not folder.is_dir():
-        raise InputError(f"--depth-weight needs depth maps in {folder}, got no such folder")
+        beside = source.folder / _TRANSFORMS
+        is_other = beside.is_file() and beside != source.model.folder
+        hint = f"; where {beside} names maps, train on that file" if is_other else ""
+        raise InputError(
+            f"--depth-weight needs depth maps in {folder}, or a depth_file_path of each frame of a "
+            f"{_TRANSFORMS}, got neither{hint}"
+        )
     params = _Params.read(source)
     left_out = _LeftOut()
     for index in sorted(train):
