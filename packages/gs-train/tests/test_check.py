@@ -110,6 +110,24 @@ def test_masks_are_looked_at_as_fit_does(copy: Path, capsys: Captured) -> None:
     assert check(copy, capsys, "--mask", "off")["refused"] is None
 
 
+def test_it_says_what_the_options_make_of_the_photographs(
+    tiny_capture: Path, capsys: Captured
+) -> None:
+    assert main(["check", str(tiny_capture), "--renderer", "cpu"]) == 0
+    told = capsys.readouterr().out
+    assert "train an exposure" not in told
+    assert "train over" not in told
+    asked = ("--renderer", "cpu", "--exposure", "--background")
+    assert main(["check", str(tiny_capture), *asked, "random"]) == 0
+    told = capsys.readouterr().out
+    assert "train an exposure of each training image beside the scene" in told
+    assert "train over random colours, score and show over black" in told
+    assert main(["check", str(tiny_capture), *asked, "white"]) == 0
+    assert "train over white\n" in capsys.readouterr().out
+    fit = check(tiny_capture, capsys, "--background", "white")["fit"]
+    assert (fit["exposure"], fit["background"]) == (False, "white")
+
+
 def _two_groups(folder: Path) -> None:
     """Six images: three see one half of the points, two the other half, one none."""
     rng = np.random.default_rng(1)

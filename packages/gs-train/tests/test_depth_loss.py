@@ -16,10 +16,21 @@ from gs_train.losses.channels import has_depth, without_depth
 from gs_train.losses.depth import add_depth, depth_bytes, given_inverse
 from gs_train.losses.loss import Crop, loss_and_gradient, photometric_loss
 from gs_train.losses.mask import IGNORED, KEPT, has_mask
-from gs_train.renderers import InverseDepth, Rect, RenderOptions, View, make_renderer, with_depths
+from gs_train.renderers import (
+    DepthMeaning,
+    InverseDepth,
+    MetricDepth,
+    Rect,
+    RenderOptions,
+    View,
+    make_renderer,
+    with_depths,
+)
 from gs_train.sizing.forecasts.batches import DEPTHS
 
 OF = InverseDepth(3.0, -0.25)
+METRIC = MetricDepth(1e-4)
+KINDS = pytest.mark.parametrize("of", [OF, METRIC], ids=["inverse", "metric"])
 WIDTH, HEIGHT = 50, 31
 VIEW = View("v", torch.eye(4), torch.eye(3), WIDTH, HEIGHT, OF)
 WHOLE = Crop(VIEW, VIEW.rect)
@@ -42,10 +53,11 @@ def photograph(*, is_masked: bool = False) -> Tensor:
     truth = torch.randint(0, 256, (HEIGHT, WIDTH, 6), generator=draw, dtype=torch.uint8)
     truth[..., 3] = KEPT
     truth[10:20, 5:30, 3] = IGNORED
+    truth[15:25, 20:35, 4:] = 0  # in part below the mask; of a metric map: unknown
     return truth if is_masked else truth[..., [0, 1, 2, 4, 5]].contiguous()
 
 
-def by_definition(alpha: Tensor, depth: Tensor, truth: Tensor) -> float:
+def by_definition(alpha: Tensor, depth: Tensor, truth: Tensor, of: DepthMeaning) -> float:
     """One pixel after the other."""
     total = 0.0
     for y in range(HEIGHT):
@@ -53,24 +65,31 @@ def by_definition(alpha: Tensor, depth: Tensor, truth: Tensor) -> float:
             if truth.shape[2] == 6 and truth[y, x, 3] != KEPT:
                 continue
             value = int(truth[y, x, -2]) + 256 * int(truth[y, x, -1])
-            given = max(value / 65536 * OF.scale + OF.offset, 0.0)
+            if isinstance(of, MetricDepth):
+                if not value:
+                    continue
+                given = 1 / (value * of.unit)
+            else:
+                given = max(value / 65536 * of.scale + of.offset, 0.0)
             a, d = float(alpha[y, x]), float(depth[y, x])
             total += abs((a / (d / a) if a else 0.0) - given)
     return total / (WIDTH * HEIGHT)
 
 
+@KINDS
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_the_loss_is_its_definition(is_masked: bool) -> None:
+def test_the_loss_is_its_definition(is_masked: bool, of: DepthMeaning) -> None:
     truth = photograph(is_masked=is_masked)
-    share, _, _ = add_depth(NOTHING + 0.5, *drawn(), truth, WHOLE, OF, weight=0.25)
-    expected = 0.5 + 0.25 * by_definition(*drawn(), truth)
+    share, _, _ = add_depth(NOTHING + 0.5, *drawn(), truth, WHOLE, of, weight=0.25)
+    expected = 0.5 + 0.25 * by_definition(*drawn(), truth, of)
     assert share.item() == pytest.approx(expected, rel=1e-12)
 
 
+@KINDS
 @pytest.mark.parametrize("is_masked", [False, True])
-def test_the_gradients_are_those_of_finite_differences(is_masked: bool) -> None:
+def test_the_gradients_are_those_of_finite_differences(is_masked: bool, of: DepthMeaning) -> None:
     truth, planes = photograph(is_masked=is_masked), drawn()
-    _, *gradients = add_depth(NOTHING, *planes, truth, WHOLE, OF, weight=100.0)
+    _, *gradients = add_depth(NOTHING, *planes, truth, WHOLE, of, weight=100.0)
     step = 1e-7
     for k, gradient in enumerate(gradients):
         for place in range(0, WIDTH * HEIGHT, 7):
@@ -81,7 +100,7 @@ def test_the_gradients_are_those_of_finite_differences(is_masked: bool) -> None:
             for change in (-step, step):
                 moved = [plane.clone() for plane in planes]
                 moved[k].view(-1)[place] += change
-                ends.append(add_depth(NOTHING, *moved, truth, WHOLE, OF, weight=100.0)[0].item())
+                ends.append(add_depth(NOTHING, *moved, truth, WHOLE, of, weight=100.0)[0].item())
             slope = (ends[1] - ends[0]) / (2 * step)
             assert gradient.view(-1)[place].item() == pytest.approx(slope, rel=1e-4, abs=1e-6)
 
@@ -97,16 +116,17 @@ def test_gradients_stay_bounded_where_alpha_falls_to_0(alpha: float) -> None:
     assert of_depth.abs().max() <= 0.25  # one over its square
 
 
+@KINDS
 @pytest.mark.parametrize("cut", [1, 20, 49])
-def test_crops_add_up_to_the_whole_view(cut: int) -> None:
+def test_crops_add_up_to_the_whole_view(cut: int, of: DepthMeaning) -> None:
     truth, (alpha, depth) = photograph(is_masked=True), drawn()
-    whole, *expected = add_depth(NOTHING, alpha, depth, truth, WHOLE, OF, weight=2.0)
+    whole, *expected = add_depth(NOTHING, alpha, depth, truth, WHOLE, of, weight=2.0)
     total, found = 0.0, [torch.zeros_like(alpha), torch.zeros_like(alpha)]
     for core in (Rect(0, 0, cut, 31), Rect(cut, 0, 50, 12), Rect(cut, 12, 50, 31)):
         crop = Crop(VIEW, core)
         there = slice(crop.rect.y0, crop.rect.y1), slice(crop.rect.x0, crop.rect.x1)
         share, *parts = add_depth(
-            NOTHING, alpha[there], depth[there], truth[there], crop, OF, weight=2.0
+            NOTHING, alpha[there], depth[there], truth[there], crop, of, weight=2.0
         )
         total += share.item()
         for sum_, part in zip(found, parts):
@@ -124,6 +144,30 @@ def test_what_a_mask_hides_counts_for_nothing() -> None:
     found = add_depth(NOTHING, alpha, depth, truth, WHOLE, OF, weight=1.0)
     assert torch.equal(found[0], expected[0])
     assert all(not gradient[hidden].any() for gradient in found[1:])
+
+
+def test_what_a_metric_map_does_not_know_counts_for_nothing() -> None:
+    truth, (alpha, depth) = photograph(), drawn()
+    unknown = (truth[..., 3:] == 0).all(dim=2)
+    assert 100 < unknown.sum() < 200
+    expected = add_depth(NOTHING, alpha, depth, truth, WHOLE, METRIC, weight=1.0)
+    alpha[unknown], depth[unknown] = 0.3, 0.9
+    found = add_depth(NOTHING, alpha, depth, truth, WHOLE, METRIC, weight=1.0)
+    assert torch.equal(found[0], expected[0])
+    assert all(not gradient[unknown].any() for gradient in found[1:])
+    truth[..., 3:] = 0  # nothing is known at all
+    share, *gradients = add_depth(NOTHING, alpha, depth, truth, WHOLE, METRIC, weight=1.0)
+    assert share == 0
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def test_a_metric_map_is_one_over_its_depths() -> None:
+    values = np.arange(65536, dtype=np.uint16).reshape(256, 256)
+    truth = torch.zeros((256, 256, 5), dtype=torch.uint8)
+    truth[..., 3:] = torch.from_numpy(depth_bytes(values))
+    found = given_inverse(truth, MetricDepth(0.001), torch.float64).flatten().numpy()
+    assert found[0] == np.inf
+    np.testing.assert_allclose(found[1:], 1000 / np.arange(1, 65536), rtol=1e-15)
 
 
 @pytest.mark.parametrize("is_masked", [False, True])
@@ -150,7 +194,8 @@ def test_bytes_hold_all_values() -> None:
     np.testing.assert_array_equal(found.numpy(), values + 1.0)
 
 
-def test_depths_take_the_memory_that_is_forecast() -> None:
+@KINDS
+def test_depths_take_the_memory_that_is_forecast(of: DepthMeaning) -> None:
     draw = torch.Generator().manual_seed(1)
     view = View("v", torch.eye(4), torch.eye(3), 500, 310, OF)
     truth = torch.randint(0, 256, (310, 500, 6), generator=draw, dtype=torch.uint8)
@@ -158,7 +203,7 @@ def test_depths_take_the_memory_that_is_forecast() -> None:
     with LiveMemory() as memory:
         alpha = torch.full((310, 500), 0.5)
         depth = alpha * 3.0
-        held = add_depth(nothing, alpha, depth, truth, Crop(view, view.rect), OF, weight=1.0)
+        held = add_depth(nothing, alpha, depth, truth, Crop(view, view.rect), of, weight=1.0)
     assert len(held) == 3
     a_pixel = memory.most / (500 * 310)
     assert DEPTHS - 1 < a_pixel <= DEPTHS * 1.001

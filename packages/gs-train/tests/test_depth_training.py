@@ -5,7 +5,6 @@ maps are good for."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,69 +12,33 @@ import pytest
 import torch
 from cpu_tables import TableCpuRenderer
 from one_thread import one_threaded
+from photo_runs import BATCHES, assert_crops_see_their_part, assert_same_rows
+from photo_runs import run as run_with
 from photographed import (
     LIVELY,
     Photographed,
     deep_street,
     inverse_depth,
-    photo_config,
     renderer,
-    rows_of,
-    train,
 )
-from street import drive
 from torch import Tensor
 
 from gs_train.errors import InputError
 from gs_train.losses.channels import DEPTH_BYTES, has_depth
 from gs_train.losses.depth import depth_bytes, given_inverse
 from gs_train.losses.mask import KEPT, has_mask
-from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
-from gs_train.renderers import InverseDepth, Renderer, View
-from gs_train.rows.attributes import NAMES
-from gs_train.runs.trainer import Trainer
+from gs_train.renderers import DepthMeaning, InverseDepth, MetricDepth, View
 
-BATCHES = drive(7, 1, n_views=12)[1:]
 WEIGHT = "2:0.5"
+OF = InverseDepth(0.6, 0.02)
 
 
 def run(
-    scene: Photographed,
-    preset: str = "none",
-    *,
-    draws: Renderer | None = None,
-    limits: Limits | None = None,
-    batches: Sequence[Sequence[int]] = BATCHES,
-    stops: bool = False,
-    **options: Any,
+    scene: Photographed, preset: str = "none", **options: Any
 ) -> tuple[dict[str, Tensor], list[float], int]:
-    """Rows, losses and number of microbatches of a run.
-
-    Args:
-        stops: after two steps, to go on from what was saved.
-    """
-    chosen = {"mask": "carve", "resort_every": 0, "lr": LIVELY, "depth_weight": WEIGHT, **options}
-    config = photo_config(**chosen)
-    how: dict[str, Any] = {
-        "renderer": draws or renderer(),
-        "extent": scene.extent,
-        "preset": PRESETS[preset],
-        "limits": limits or Limits(),
-    }
-    trainer = Trainer(config, scene.rows, **how)
-    losses: list[Tensor] = []
-    if stops:
-        losses += train(trainer, batches[:2], scene=scene)
-        saved = {name: values.clone() for name, values in trainer.tensors().items()}
-        trainer = Trainer.restore(config, saved, step=2, **how)
-    losses += train(trainer, batches, scene=scene)
-    n_microbatches = getattr(trainer.backend.stats, "microbatches", 0)
-    return rows_of(trainer), [loss.item() for loss in losses], n_microbatches
-
-
-def same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> bool:
-    return all(torch.equal(ours[name], theirs[name]) for name in NAMES)
+    """Rows, losses and number of microbatches of a run that compares with maps."""
+    return run_with(scene, preset, **{"depth_weight": WEIGHT, **options})
 
 
 def without_maps(scene: Photographed) -> Photographed:
@@ -106,7 +69,7 @@ def test_without_the_option_maps_change_no_bit(preset: str) -> None:
     expected, losses, _ = run(without_maps(deep_street()), preset, depth_weight=None)
     rows, found, _ = run(deep_street(), preset, depth_weight=None)
     assert found == losses
-    assert same(rows, expected)
+    assert_same_rows(rows, expected)
 
 
 @one_threaded
@@ -121,26 +84,13 @@ def test_best_tables_and_a_run_that_goes_on_leave_the_bits_of_none() -> None:
     ):
         rows, found, _ = run(deep_street(), preset, draws=draws, stops=stops)
         assert found == losses
-        assert same(rows, expected)
+        assert_same_rows(rows, expected)
 
 
 @pytest.mark.parametrize("preset", ["gs-scale", "best"])
 @one_threaded
 def test_crops_see_the_maps_of_their_view(preset: str) -> None:
-    batches = BATCHES[:1]
-    expected, (loss,), whole = run(deep_street(), preset, batches=batches, mem_limit=1.0)
-    rows, (found,), cut = run(
-        deep_street(),
-        preset,
-        batches=batches,
-        mem_limit=0.03,
-        limits=Limits(rows=150, residents=0),
-    )
-    assert cut > whole
-    assert found == pytest.approx(loss, rel=1e-6)
-    for name in NAMES:  # Adam's first step is as long for any gradient that does not cancel
-        apart = ~torch.isclose(rows[name], expected[name], rtol=1e-4, atol=1e-6)
-        assert apart.float().mean() < 0.01, name
+    assert_crops_see_their_part(deep_street(), preset, depth_weight=WEIGHT)
 
 
 @one_threaded
@@ -154,7 +104,7 @@ def test_no_bit_depends_on_depths_of_hidden_pixels() -> None:
     expected, losses, _ = run(scene)
     rows, found, _ = run(dataclasses.replace(scene, photographs=other))
     assert found == losses
-    assert same(rows, expected)
+    assert_same_rows(rows, expected)
 
 
 @one_threaded
@@ -194,9 +144,9 @@ def test_a_renderer_without_depths_is_refused_at_once() -> None:
 # ------------------------------------------------------------------- a wall without texture
 
 
-def wall() -> Photographed:
+def wall(of: DepthMeaning = OF) -> Photographed:
     """A grey wall, askew, that fills four views, and a cloud of Gaussians before and behind the
-    wall. Photographs say nothing of where the wall is."""
+    wall. Photographs say nothing of where the wall is. Metric maps do not know a fifth of it."""
     draw = torch.Generator().manual_seed(1)
     n, width, height = 400, 36, 24
     K = torch.tensor([[33.0, 0, width / 2], [0, 33.0, height / 2], [0, 0, 1]])
@@ -208,8 +158,11 @@ def wall() -> Photographed:
         # The wall is where z = 3 + x / 2.
         u = (torch.arange(width) + 0.5 - width / 2) / 33.0
         inverse = ((1 - u / 2) / (3 + x / 2)).expand(height, width)
-        of = InverseDepth(0.6, 0.02)
-        values = ((inverse - of.offset) / of.scale * 65536).round()
+        if isinstance(of, MetricDepth):
+            values = (1 / inverse / of.unit).round()
+            values = values.where(torch.rand(height, width, generator=draw) > 0.2, 0.0)
+        else:
+            values = ((inverse - of.offset) / of.scale * 65536).round()
         two = torch.from_numpy(depth_bytes(values.numpy().astype(np.uint16)))
         grey = torch.full((height, width, 3), 128, dtype=torch.uint8)
         photographs.append(torch.cat([grey, two], 2))
@@ -233,7 +186,8 @@ def depth_error(rows: dict[str, Tensor], scene: Photographed) -> float:
     for view, photograph in zip(scene.views, scene.photographs):
         assert view.inverse_depth is not None
         given = given_inverse(photograph, view.inverse_depth, torch.float32)
-        errors.append((inverse_depth(rows, view) - given).abs().mean())
+        known = given.isfinite()
+        errors.append((inverse_depth(rows, view) - given)[known].abs().mean())
     return float(torch.stack(errors).mean())
 
 
@@ -252,6 +206,15 @@ def test_maps_put_a_wall_without_texture_where_it_is_and_colours_alone_do_not() 
     before = depth_error(scene.rows, scene)
     assert found["1:0.1"] < 0.1 * before
     assert found[None] > 0.3 * before
+
+
+@one_threaded
+def test_metric_maps_with_holes_put_it_there_too() -> None:
+    scene = wall(MetricDepth(1e-3))
+    lr = dataclasses.replace(LIVELY, means=1e-2)
+    options: dict[str, Any] = {"lr": lr, "steps": 80, "batch_size": 4, "mask": "off"}
+    rows, _, _ = run(scene, batches=[[0, 1, 2, 3]] * 80, depth_weight="1:0.1", **options)
+    assert depth_error(rows, scene) < 0.1 * depth_error(scene.rows, scene)
 
 
 # ------------------------------------------------------------------------------- on a GPU
@@ -276,7 +239,7 @@ def test_on_a_gpu_best_and_a_run_that_goes_on_leave_the_same_bits() -> None:
     for preset, stops in (("none", True), ("best", False), ("best", True)):
         rows, found, _ = run(deep_street().on("cuda"), preset, draws=draws, stops=stops)
         assert found == losses
-        assert same(rows, expected)
+        assert_same_rows(rows, expected)
 
 
 @pytest.mark.gpu

@@ -283,7 +283,11 @@ def _no_entry(folder: Path) -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no folder": (_without("depths"), r"--depth-weight needs depth maps in .*depths, got no such"),
+    "maps that another file names": (
+        lambda f: (_without("depths")(f), (f / "transforms.json").write_text("{}")),
+        r"got neither; where .*transforms\.json names maps, train on that file$",
+    ),
+    "no folder": (_without("depths"), r"--depth-weight needs depth maps in .*depths, or a depth_"),
     "no params": (
         lambda f: (f / "sparse/0/depth_params.json").unlink(),
         r"--depth-weight needs .*0/depth_params\.json, with a scale and an offset for each image",

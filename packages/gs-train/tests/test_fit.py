@@ -220,7 +220,9 @@ def test_eval_render_and_export_read_the_run(
     )
     cameras = json.loads((tmp_path / "i" / "cameras.json").read_text())
     assert len(cameras) == 12
-    assert (tmp_path / "i" / "cfg_args").read_text().startswith("Namespace(sh_degree=3, ")
+    arguments = (tmp_path / "i" / "cfg_args").read_text()
+    assert arguments.startswith("Namespace(sh_degree=3, ")
+    assert "white_background=False" in arguments
     assert main(["export", str(finished), "--layout", "gsplat", "--to", str(tmp_path / "g")]) == 0
     saved = torch.load(tmp_path / "g" / "ckpts" / f"ckpt_{STEPS - 1}_rank0.pt", weights_only=True)
     rows = load_ply(tmp_path / "g" / "ply" / f"point_cloud_{STEPS}.ply")

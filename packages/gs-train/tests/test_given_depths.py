@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,24 @@ import numpy as np
 import pytest
 import torch
 from one_thread import one_threaded
-from PIL import Image
+from planes import (
+    HEIGHT,
+    ON_CPU,
+    OPTIONS,
+    WIDTH,
+    Stored,
+    arrays_with,
+    folder_with,
+    has_plane,
+    same,
+    tensors,
+)
 
 import gs_train
-from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
 from gs_train.data import capture_from_arrays, load_capture, read_image
 from gs_train.errors import InputError
 
-WIDTH, HEIGHT = 64, 48
-OPTIONS: dict[str, Any] = {
-    "renderer": "cpu",
-    "batch_size": 2,
-    "strategy": "mcmc",
-    "cap": 300,
-}
-ON_CPU = ("--renderer", "cpu", "--batch-size", "2", "--strategy", "mcmc", "--cap", "300")
 WEIGHT = "1:0.1"
 
 
@@ -41,15 +42,13 @@ def plane(i: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def deep(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with depth maps on all photographs but every third."""
-    folder = Path(shutil.copytree(tiny_capture, tmp_path_factory.mktemp("deep") / "capture"))
+    folder = folder_with(tiny_capture, tmp_path_factory.mktemp("deep") / "c", "depths", plane)
     views = load_capture(folder, cache_dir=folder.parent / "cache").views
-    params = {}
-    for i, view in enumerate(views):
-        if i % 3 != 1:
-            path = (folder / "depths" / view.name).with_suffix(".png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(plane(i)).save(path)
-            params[view.name.rsplit(".", 1)[0]] = {"scale": 0.5 + 0.01 * i, "offset": 0.02}
+    params = {
+        view.name.rsplit(".", 1)[0]: {"scale": 0.5 + 0.01 * i, "offset": 0.02}
+        for i, view in enumerate(views)
+        if has_plane(i)
+    }
     (folder / "depth_params.json").write_text(json.dumps(params))
     return folder
 
@@ -58,29 +57,8 @@ def deep(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def arrays(deep: Path) -> dict[str, Any]:
     """The same capture as arguments of `capture_from_arrays`."""
     capture = load_capture(deep, cache_dir=deep.parent / "cache")
-    n = len(capture.views)
-    return {
-        "images": [read_image(view) for view in capture.views],
-        "viewmats": np.stack([view.world_to_camera for view in capture.views]),
-        "Ks": np.stack([view.K for view in capture.views]),
-        "depths": [plane(i) if i % 3 != 1 else None for i in range(n)],
-        "depth_params": [(0.5 + 0.01 * i, 0.02) for i in range(n)],
-        "points": capture.points,
-        "colors": capture.colors,
-        "names": [view.name for view in capture.views],
-    }
-
-
-def tensors(out: Path) -> dict[str, torch.Tensor]:
-    newest = latest_checkpoint(out / "checkpoints")
-    assert newest is not None
-    return load_checkpoint(newest).tensors
-
-
-def same(ours: Path, theirs: Path) -> bool:
-    first, second = tensors(ours), tensors(theirs)
-    assert first.keys() == second.keys()
-    return all(torch.equal(first[name], second[name]) for name in first)
+    params = [(0.5 + 0.01 * i, 0.02) for i in range(len(capture.views))]
+    return {**arrays_with(capture, "depths", plane), "depth_params": params}
 
 
 def fit(data: Path, out: Path, *more: str) -> int:
@@ -140,21 +118,6 @@ def test_ranks_read_maps_with_the_photographs_that_they_share(deep: Path, tmp_pa
     assert torch.equal(*means)
 
 
-class Stored:
-    """Maps that are there one at a time."""
-
-    def __init__(self, maps: list[Any]) -> None:
-        self.maps = maps
-        self.n_read = 0
-
-    def __len__(self) -> int:
-        return len(self.maps)
-
-    def __getitem__(self, i: int) -> Any:
-        self.n_read += 1
-        return self.maps[i]
-
-
 def test_maps_may_be_read_one_at_a_time(arrays: dict[str, Any]) -> None:
     stored = Stored(list(arrays["depths"]))
     capture = capture_from_arrays(**{**arrays, "depths": stored})
@@ -163,7 +126,7 @@ def test_maps_may_be_read_one_at_a_time(arrays: dict[str, Any]) -> None:
     pixels = read_image(capture.views[2])
     assert stored.n_read == 13
     assert (pixels[..., 3] + 256 * pixels[..., 4].astype(int) == plane(2)).all()
-    stored.maps[2] = plane(2)[:, :20]
+    stored.planes[2] = plane(2)[:, :20]
     with pytest.raises(InputError, match=r"depths must be uint16 of shape \(48, 64\), got u"):
         read_image(capture.views[2])
 
@@ -179,9 +142,38 @@ def test_one_array_and_one_scale_may_be_of_all(arrays: dict[str, Any]) -> None:
     assert capture.views[1].depth.of == (2.0, 0.0)  # type: ignore[union-attr]
 
 
+def test_maps_of_depths_have_a_unit(arrays: dict[str, Any]) -> None:
+    given = {**arrays, "depth_params": None, "depth_unit": 0.001}
+    capture = capture_from_arrays(**given)
+    assert capture.views[2].depth.of == (0.001,)  # type: ignore[union-attr]
+    assert capture.views[1].depth is None
+    pixels = read_image(capture.views[2])
+    assert (pixels[..., 3] + 256 * pixels[..., 4].astype(int) == plane(2)).all()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
+        (
+            lambda a: {"depth_unit": 0.001},
+            ValueError,
+            "depth_params must be left out where depth_unit is given",
+        ),
+        (
+            lambda a: {"depth_unit": 0.001, "depth_params": None, "depths": None},
+            ValueError,
+            "depth_unit must be left out where depths are not given",
+        ),
+        (
+            lambda a: {"depth_unit": 0.0, "depth_params": None},
+            ValueError,
+            r"depth_unit must be above 0 and finite, got 0\.0",
+        ),
+        (
+            lambda a: {"depth_unit": "mm", "depth_params": None},
+            TypeError,
+            "depth_unit must be a number, got str",
+        ),
         (
             lambda a: {"depths": a["depths"][:-1]},
             ValueError,

@@ -13,7 +13,14 @@ from torch import Tensor
 from gs_train.losses.depth import add_depth
 from gs_train.losses.loss import Crop
 from gs_train.losses.mask import IGNORED, KEPT
-from gs_train.renderers import InverseDepth, RenderOptions, View, make_renderer, with_depths
+from gs_train.renderers import (
+    InverseDepth,
+    MetricDepth,
+    RenderOptions,
+    View,
+    make_renderer,
+    with_depths,
+)
 from gs_train.renderers.protocol import ATTRIBUTES, Rect
 from gs_train.renderers.raster import RasterRenderer
 from gs_train.renderers.tables import TableRows
@@ -130,3 +137,17 @@ def test_a_rectangle_has_the_depths_of_the_view(name: str) -> None:
         inside = whole[rect.y0 : rect.y1, rect.x0 : rect.x1]
         apart = ~torch.isclose(part, inside, rtol=1e-4, atol=1e-4)
         assert apart.double().mean() < 0.002
+
+
+def test_a_metric_map_and_its_holes_have_the_loss_of_the_cpu() -> None:
+    _, view, truth = scene(4)
+    truth[20:40, 30:60, 4:] = 0  # unknown
+    draw = torch.Generator().manual_seed(4)
+    alpha, depth = torch.rand((2, HEIGHT, WIDTH), generator=draw)
+    alpha[:9], depth[:9] = 0.0, 0.0
+    crop, of = Crop(view, view.rect), MetricDepth(1e-4)
+    expected = add_depth(torch.zeros(()), alpha, depth, truth, crop, of, weight=100.0)
+    on_gpu = (values.cuda() for values in (torch.zeros(()), alpha, depth, truth))
+    found = add_depth(*on_gpu, crop, of, weight=100.0)
+    for ours, theirs in zip(found, expected):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-5, atol=1e-9)

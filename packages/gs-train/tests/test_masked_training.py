@@ -5,27 +5,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from cpu_tables import TableCpuRenderer
 from one_thread import one_threaded
+from photo_runs import assert_crops_see_their_part, assert_same_rows, run
 from photographed import (
-    LIVELY,
     Photographed,
     masked_street,
-    photo_config,
     renderer,
-    rows_of,
     street,
-    train,
 )
-from PIL import Image
-from street import drive
+from planes import HEIGHT, ON_CPU, WIDTH, folder_with
 from torch import Tensor
 
 import gs_train
@@ -33,42 +27,7 @@ from gs_train.cli import main
 from gs_train.data import load_capture, read_image
 from gs_train.errors import InputError
 from gs_train.losses.mask import CARVED, KEPT
-from gs_train.options.limits import Limits
 from gs_train.options.presets import PRESETS
-from gs_train.renderers import Renderer
-from gs_train.rows.attributes import NAMES
-from gs_train.runs.trainer import Trainer
-
-BATCHES = drive(7, 1, n_views=12)[1:]
-
-
-def run(
-    scene: Photographed,
-    preset: str = "none",
-    *,
-    draws: Renderer | None = None,
-    limits: Limits | None = None,
-    batches: Sequence[Sequence[int]] = BATCHES,
-    **options: Any,
-) -> tuple[dict[str, Tensor], list[float], int]:
-    """Rows, losses and number of microbatches of a run."""
-    config = photo_config(mask="carve", resort_every=0, lr=LIVELY, **options)
-    trainer = Trainer(
-        config,
-        scene.rows,
-        renderer=draws or renderer(),
-        extent=scene.extent,
-        preset=PRESETS[preset],
-        limits=limits or Limits(),
-    )
-    losses = train(trainer, batches, scene=scene)
-    n_microbatches = getattr(trainer.backend.stats, "microbatches", 0)
-    return rows_of(trainer), [loss.item() for loss in losses], n_microbatches
-
-
-def assert_same_rows(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
-    for name in NAMES:
-        assert torch.equal(ours[name], theirs[name]), name
 
 
 def repainted(scene: Photographed) -> Photographed:
@@ -108,20 +67,7 @@ def test_best_and_renderers_of_tables_leave_the_bits_of_none() -> None:
 @pytest.mark.parametrize("preset", ["gs-scale", "best"])
 @one_threaded
 def test_crops_see_the_masks_of_their_view(preset: str) -> None:
-    batches = BATCHES[:1]
-    expected, (loss,), whole = run(masked_street(), preset, batches=batches, mem_limit=1.0)
-    rows, (found,), cut = run(
-        masked_street(),
-        preset,
-        batches=batches,
-        mem_limit=0.03,
-        limits=Limits(rows=150, residents=0),
-    )
-    assert cut > whole
-    assert found == pytest.approx(loss, rel=1e-6)
-    for name in NAMES:  # Adam's first step is as long for any gradient that does not cancel
-        apart = ~torch.isclose(rows[name], expected[name], rtol=1e-4, atol=1e-6)
-        assert apart.float().mean() < 0.01, name
+    assert_crops_see_their_part(masked_street(), preset)
 
 
 @one_threaded
@@ -185,27 +131,17 @@ def test_on_a_gpu_no_bit_depends_on_what_is_hidden(preset: str) -> None:
 @pytest.fixture
 def capture(tiny_capture: Path, tmp_path: Path) -> Path:
     """With masks on two of three photographs, one of which, for a test, hides all."""
-    import shutil
 
-    folder = Path(shutil.copytree(tiny_capture, tmp_path / "capture"))
-    names = [view.name for view in load_capture(folder, cache_dir=tmp_path / "cache").views]
-    for i, name in enumerate(names):
-        plane = np.full((48, 64), 255, np.uint8)
-        plane[10:30, 4 * i : 4 * i + 20] = 0
-        if i == 0:
-            plane[:] = 0
-        if i % 3 != 1:
-            path = (folder / "masks" / name).with_suffix(".png")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(plane).save(path)
-    return folder
+    def plane(i: int) -> np.ndarray:
+        kept = np.full((HEIGHT, WIDTH), 255 if i else 0, np.uint8)
+        kept[10:30, 4 * i : 4 * i + 20] = 0
+        return kept
 
-
-OPTIONS = ("--renderer", "cpu", "--batch-size", "2", "--strategy", "mcmc", "--cap", "300")
+    return folder_with(tiny_capture, tmp_path / "capture", "masks", plane)
 
 
 def fit(data: Path, out: Path, *more: str, steps: int = 4) -> int:
-    return main(["fit", str(data), "--out", str(out), "--steps", str(steps), *OPTIONS, *more])
+    return main(["fit", str(data), "--out", str(out), "--steps", str(steps), *ON_CPU, *more])
 
 
 @pytest.mark.parametrize("mode", ["ignore", "carve"])

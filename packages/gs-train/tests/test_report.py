@@ -10,15 +10,18 @@ import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from gs_train.cli import main
+from gs_train.files.pictures import comparison_jpeg
 from gs_train.options.config import FitConfig
 from gs_train.runs.report.charts import chart
 from gs_train.runs.report.page import write_report
+from gs_train.runs.scores import title_of_renders
 
 OPTIONS = ["--renderer", "cpu", "--max-side", "32", "--steps", "4", "--eval-every", "2"]
 METRICS = {
@@ -121,6 +124,39 @@ def test_the_worst_are_shown_beside_their_photographs(tmp_path: Path) -> None:
     (address,) = _page(path).addresses
     with Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))) as picture:
         assert picture.size[1] > 2 * 20
+
+
+@pytest.mark.parametrize(
+    ("options", "title", "words"),
+    [
+        ({}, "render", []),
+        ({"background": "white"}, "render over white", []),
+        ({"background": "random"}, "render over black", ["trained over random colours"]),
+        (
+            {"background": "white", "exposure": True},
+            "render over white in the scene's own colours",
+            ["Nobody knows the exposure", "right halves"],
+        ),
+    ],
+)
+def test_a_page_says_what_its_pictures_show(
+    options: dict[str, Any],
+    title: str,
+    words: list[str],
+    tmp_path: Path,
+) -> None:
+    config = FitConfig(data=Path("photos"), out=tmp_path, **options)
+    assert title_of_renders(config) == title
+    black = np.zeros((20, 600, 3), np.uint8)
+    path, worst = tmp_path / "report.html", [("one.png", black, black)]
+    write_report(path, METRICS, config=config, log=tmp_path / "log.csv", worst=worst)
+    page = _page(path)
+    text = " ".join(page.words)
+    assert all(each in text for each in words)
+    assert ("Nobody" in text) is bool(options.get("exposure"))
+    expected = base64.b64encode(comparison_jpeg(worst, title=title)).decode()
+    assert page.addresses == [f"data:image/jpeg;base64,{expected}"]
+    assert (comparison_jpeg(worst, title=title) != comparison_jpeg(worst)) is (title != "render")
 
 
 @pytest.mark.parametrize("points", [[], [(1.0, 2.0)], [(1.0, math.nan), (2.0, 3.0)]])

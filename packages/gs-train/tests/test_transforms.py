@@ -366,8 +366,9 @@ def test_masks_and_depths_that_frames_name_are_told(tmp_path: Path) -> None:
     (folder / "masks").mkdir()
     write_points(folder / "p.ply")
     assert load(folder, mask="off").notes == (
-        "depth_file_path of 1 frames found, not used: depth maps are those of depths/",
         "mask_path of 2 frames found, not used: every pixel is trained on",
+        "depth_file_path of 1 frames found, not used: --depth-weight START:END trains on depth "
+        "maps",
     )
 
 

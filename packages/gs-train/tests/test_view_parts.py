@@ -62,6 +62,51 @@ def test_colours_are_those_of_render_view_wherever_appearance_lives() -> None:
         tiered.close()
 
 
+@pytest.mark.parametrize("limits", [(1 << 30, 1 << 30), (60, 700)])
+def test_colours_lie_over_a_background_and_have_an_exposure(limits: tuple[int, int]) -> None:
+    model, (view,), renderer = in_one_memory(), views_along(1, 48, 40), CpuRenderer()
+    rows, pixels = limits
+    colour = (1.0, 0.5, 0.25)
+    how = {"background": colour, "most_rows": rows, "most_pixels": pixels}
+    plain = assembled(view_parts(model, view, renderer, **how), view, 3)
+    expected = render_view(model, view, renderer, colour)
+    torch.testing.assert_close(plain, expected, rtol=0, atol=0)
+    exposure = torch.tensor([[0.5, 0.1, 0.0, 0.05], [0.0, 0.75, 0.1, -0.25], [0.1, 0.0, 1.5, 0.0]])
+    parts = view_parts(model, view, renderer, exposure=exposure, **how)
+    eighth = assembled(
+        view_parts(model, view, renderer, exposure=torch.eye(3, 4) / 8, **how), view, 3
+    )
+    assert 1 / 8 < eighth.max() < 1  # colours beyond 1 count as in training, where an exposure
+    torch.testing.assert_close((eighth * 8).clamp(0, 1), plain, rtol=0, atol=1e-6)  # brings them in
+    expected = eighth * 8 @ exposure[:, :3].T + exposure[:, 3]
+    assert (expected < 0).any()
+    assert (expected > 1).any()
+    torch.testing.assert_close(assembled(parts, view, 3), expected.clamp(0, 1), rtol=0, atol=1e-6)
+    for quantity in ("depth", "alpha"):  # which know neither
+        ((_, with_both),) = view_parts(
+            model,
+            view,
+            renderer,
+            quantity=quantity,
+            background=colour,
+            exposure=exposure,
+            **EVERYTHING,
+        )
+        ((_, alone),) = view_parts(model, view, renderer, quantity=quantity, **EVERYTHING)
+        torch.testing.assert_close(with_both, alone, rtol=0, atol=0)
+
+
+def test_where_no_row_is_seen_there_is_the_background_with_the_exposure() -> None:
+    model, (view,) = in_one_memory(), views_along(1)
+    box = Box((90.0, 0.0, 0.0), tuple(map(tuple, np.eye(3).tolist())), (1.0, 1.0, 1.0))
+    exposure = torch.eye(3, 4) / 2
+    how = {"box": box, "background": (1.0, 1.0, 1.0), "exposure": exposure}
+    ((_, image),) = view_parts(model, view, CpuRenderer(), **how, **EVERYTHING)
+    assert (image == 0.5).all()
+    ((_, depth),) = view_parts(model, view, CpuRenderer(), quantity="depth", **how, **EVERYTHING)
+    assert not depth.any()
+
+
 def test_depth_is_the_distance_of_one_opaque_row_and_nothing_where_nothing_is() -> None:
     rows = {name: values[:1] for name, values in cloud_rows(1).items()}
     rows |= {

@@ -24,7 +24,10 @@ pytestmark = [
     ),
 ]
 
-OPTIONS = ("--renderer", "cpu", "--steps", "20", "--sh-every", "8", "--seed", "3")
+OPTIONS = (
+    *("--renderer", "cpu", "--steps", "20", "--sh-every", "8", "--seed", "3"),
+    *("--exposure", "--background", "random"),
+)
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +104,21 @@ def test_a_view_of_the_run_is_shown_beside_its_photograph_and_the_error(
     page.click(labelled("Cameras"))
     page.wait_for(f"{labelled('Cameras')}.checked")
     page.screenshot(tmp_path / "cameras.png")
+
+
+def test_a_training_view_is_shown_with_its_exposure_or_in_the_scene_s_own_colours(
+    page: Browser, tmp_path: Path
+) -> None:
+    page.wait_for_text("over black, trained over random colours")
+    choose(page, "Show", "Render")
+    page.wait_for_text("a held-out photograph has no exposure")
+    page.click(named("next"))
+    page.wait_for_text("with the exposure of the photograph")
+    page.wait_for_text("full size")
+    page.screenshot(tmp_path / "exposed.png")
+    choose(page, "Colours", "the scene's own")
+    page.wait_for_text("the scene's own colours")
+    page.screenshot(tmp_path / "own.png")
 
 
 def test_depth_and_opacity_are_drawn(page: Browser, tmp_path: Path) -> None:

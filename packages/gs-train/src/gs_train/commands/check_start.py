@@ -68,6 +68,8 @@ def start_of_fit(run: FitConfig, facts: CaptureFacts) -> dict[str, Any]:
         "changed": list(found.changed),
         "n_masked": sum(view.mask is not None for view in capture.views),
         "n_depths": sum(view.depth is not None for view in capture.views),
+        "exposure": run.exposure,
+        "background": run.background,
         "smallest": list(sides[0]),
         "largest": list(sides[-1]),
         "n_made": len(found.made),

@@ -140,6 +140,14 @@ def _of_fit(fit: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", line
     if fit["n_masked"]:
         yield "", f"heed the masks of {fit['n_masked']:,} images"
+    if fit["n_depths"]:
+        yield "", f"compare depths with the maps of {fit['n_depths']:,} images"
+    if fit["exposure"]:
+        yield "", "train an exposure of each training image beside the scene"
+    if fit["background"] != "black":
+        is_white = fit["background"] == "white"
+        colours = "white" if is_white else "random colours, score and show over black"
+        yield "", f"train over {colours}"
     yield "", f"decode them to {format_bytes(fit['decoded_bytes'])}"
     grows = fit["n_rows_expected"] > fit["n_rows"]
     later = f", with room for {fit['n_rows_expected']:,}" if grows else ""

@@ -365,7 +365,8 @@ def _cfg_args(run: Run, record: RunRecord, source: Path) -> str:
     return (
         f"Namespace(sh_degree={config.sh_degree}, source_path={str(source.absolute())!r}, "
         f"model_path={str(run.folder.root.absolute())!r}, images='images', resolution=-1, "
-        f"white_background=False, data_device='cuda', eval={bool(record.test)})"
+        f"white_background={config.background == 'white'}, data_device='cuda', "
+        f"eval={bool(record.test)})"
     )
 
 

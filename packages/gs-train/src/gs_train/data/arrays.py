@@ -48,6 +48,7 @@ def capture_from_arrays(
     mask: Literal["ignore", "carve"] = "ignore",
     depths: Sequence[Any] | None = None,
     depth_params: ArrayLike | None = None,
+    depth_unit: float | None = None,
     points: ArrayLike | None = None,
     colors: ArrayLike | None = None,
     names: Sequence[str] | None = None,
@@ -76,6 +77,8 @@ def capture_from_arrays(
         depth_params: (V, 2), or (2,) for all: scale, above 0, and offset of each map. ``value /
             65536 * scale + offset`` is an inverse depth: one over the distance along the optical
             axis, in units of ``viewmats``.
+        depth_unit: instead of ``depth_params``, for maps of depths: ``value * depth_unit`` is the
+            distance along the optical axis in units of ``viewmats``, and 0 is unknown.
         points: (P, 3) positions in the world, P >= 4, to start from. None: 20,000 random points in
             the cube around the cameras' common focus that holds the cameras.
         colors: (P, 3) uint8 RGB of the points; None: grey.
@@ -107,7 +110,7 @@ def capture_from_arrays(
     for i, (width, height) in enumerate(shapes):
         _check_camera(labels[i], poses[i], intrinsics[i], max(width, height))
     states = [None] * n if masks is None else _masks(masks, mask, shapes)
-    maps = given_depths(depths, depth_params, shapes)
+    maps = given_depths(depths, depth_params, depth_unit, shapes)
     order = sorted(range(n), key=lambda i: labels[i])
     frame = require_cameras("viewmats", [labels[i] for i in order], poses[order])
     places, notes = _points(points, frame)

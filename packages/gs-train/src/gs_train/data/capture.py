@@ -33,6 +33,7 @@ from gs_train.losses.background import BackgroundKind
 from gs_train.losses.channels import n_channels
 from gs_train.losses.depth import depth_bytes
 from gs_train.names import printable
+from gs_train.renderers.protocol import MetricDepth
 
 
 @dataclass(frozen=True)
@@ -162,8 +163,8 @@ def load_capture(
         allow_missing: images whose photograph is missing or no whole image are left out of the
             capture, before it is split; a line counts them.
         mask: what is done with masks, see :data:`gs_train.data.masks.Mode`.
-        depths: whether training photographs have the maps of ``depths/`` with them, see
-            :mod:`gs_train.data.depths`.
+        depths: whether training photographs have depth maps with them: those that a transforms.json
+            names, else those of ``depths/``; see :mod:`gs_train.data.depths`.
         background: ``white`` makes transparent pixels white where alpha channels are no masks;
             anything else makes them black.
         progress: called with (images made, images to make) while images are made.
@@ -218,7 +219,8 @@ def load_capture(
         own_size = pinhole.width, pinhole.height
         depth = maps[index]
         if depth is not None and (index in jobs or found.depth_sizes[index] != own_size):
-            job = depth_job(depth.path, cache_dir, image.name, camera, pinhole)
+            is_metric = isinstance(depth.of, MetricDepth)
+            job = depth_job(depth.path, cache_dir, image.name, camera, pinhole, is_metric=is_metric)
             depth_jobs[index], maps[index] = job, replace(depth, path=job.target)
     every_job = (*jobs.values(), *mask_jobs.values(), *depth_jobs.values())
     all_jobs = {job.target: job for job in every_job}

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Depth maps of photographs, as 3D Gaussian Splatting's own trainer reads them: where they are
-found, and what their values mean.
+"""Depth maps of photographs, 16 bits of grey: where they are found, and what their values mean.
 
-    depths/NAME.png, depths/STEM.png      16 bits of grey: inverse depth of one network or sensor
+As 3D Gaussian Splatting's own trainer has them, of a network mostly:
+
+    depths/NAME.png, depths/STEM.png      the map of a photograph
     depth_params.json                     scale and offset of each image, in the model's units
     value / 65536 * scale + offset        inverse depth: one over the distance along the axis
+
+As nerfstudio and instant-ngp have them, of a sensor mostly:
+
+    depth_file_path, depth_path           of a frame in transforms.json: the map
+    value * unit                          depth: the distance along the axis; 0 is unknown
 
 A map whose scale is 0 or less, or far from that of the others, did not fit the reconstruction and
 is left out.
@@ -27,7 +33,7 @@ from gs_train.data.readers.source import Source
 from gs_train.data.unused import found_line
 from gs_train.errors import InputError
 from gs_train.files.small_files import read_small
-from gs_train.renderers.protocol import InverseDepth
+from gs_train.renderers.protocol import DepthMeaning, InverseDepth, MetricDepth
 
 FOLDER = "depths"
 """Of a capture, which holds the maps."""
@@ -38,6 +44,7 @@ PARAMS = "depth_params.json"
 LEAST, MOST = 0.2, 5.0
 """Of the median scale: a map with a scale beyond is left out."""
 
+_TRANSFORMS = "transforms.json"
 _MOST_BYTES = 1 << 28
 _SHOWN = 3
 _NOT_ASKED = "--depth-weight START:END trains on depth maps"
@@ -55,7 +62,7 @@ class DepthMap:
 
     path: Path
     source: Path
-    of: InverseDepth
+    of: DepthMeaning
 
     def values(self, size: tuple[int, int]) -> NDArray[np.uint16]:
         """(height, width) of the file.
@@ -80,7 +87,7 @@ class GivenDepth:
     """
 
     read: Callable[[], Any]
-    of: InverseDepth
+    of: DepthMeaning
 
     def values(self, size: tuple[int, int]) -> NDArray[np.uint16]:
         """As :meth:`DepthMap.values`.
@@ -102,6 +109,9 @@ def find_depths(
 ) -> tuple[list[DepthMap | None], list[str]]:
     """The depth map of each photograph of a capture, and a line about them.
 
+    A photograph's map is the one that its frame names. Where no frame names any, it is that of
+    ``depths/``.
+
     Args:
         train: indices of the photographs that are trained on; others need no map.
         wanted: whether maps are used; else a line says that they are there.
@@ -110,16 +120,24 @@ def find_depths(
         One for each of the model's images, None without one; and lines. No map has been opened.
 
     Raises:
-        InputError: maps are wanted, and there is none to use, or no file that says what they mean.
+        InputError: maps are wanted, and there is none to use, or nothing says what they mean.
     """
     names = [image.name for image in source.model.images]
     maps: list[DepthMap | None] = [None] * len(names)
+    if any(source.depths):
+        return _named(source, train, wanted=wanted)
     folder = source.folder / FOLDER
     if not wanted:
         is_there = folder != source.image_folder and folder.is_dir()
         return maps, [not_used(f"{FOLDER}/")] if is_there else []
     if not folder.is_dir():
-        raise InputError(f"--depth-weight needs depth maps in {folder}, got no such folder")
+        beside = source.folder / _TRANSFORMS
+        is_other = beside.is_file() and beside != source.model.folder
+        hint = f"; where {beside} names maps, train on that file" if is_other else ""
+        raise InputError(
+            f"--depth-weight needs depth maps in {folder}, or a depth_file_path of each frame of a "
+            f"{_TRANSFORMS}, got neither{hint}"
+        )
     params = _Params.read(source)
     left_out = _LeftOut()
     for index in sorted(train):
@@ -137,6 +155,40 @@ def find_depths(
     n = sum(one is not None for one in maps)
     line = (
         f"{FOLDER}/: depth maps of {n} of {len(train)} training photographs{left_out.told(params)}"
+    )
+    if not n:
+        raise InputError(f"--depth-weight needs depth maps that can be used, got {line}")
+    return maps, [f"{line} (--depth-weight)"]
+
+
+def _named(
+    source: Source, train: Collection[int], *, wanted: bool
+) -> tuple[list[DepthMap | None], list[str]]:
+    """`find_depths` of a capture whose frames name maps."""
+    maps: list[DepthMap | None] = [None] * len(source.depths)
+    keys = sorted({one.key for one in source.depths if one is not None})
+    n_frames = sum(one is not None for one in source.depths)
+    if not wanted:
+        return maps, [not_used(f"{' and '.join(keys)} of {n_frames} frames")]
+    left_out, units = [], set()
+    for index in sorted(train):
+        named = source.depths[index]
+        if named is None:
+            left_out.append(source.model.images[index].name)
+        elif named.unit is None:
+            raise InputError(
+                f"--depth-weight needs the unit of {named.path}: depth_unit_scale_factor or "
+                "integer_depth_scale in its transforms file, above 0, got none"
+            )
+        else:
+            units.add(named.unit)
+            maps[index] = DepthMap(named.path, named.path, MetricDepth(named.unit))
+    n = sum(one is not None for one in maps)
+    more = f"; left out: {len(left_out)} without a map (first {left_out[0]})" if left_out else ""
+    unit = ", ".join(f"{unit:g}" for unit in sorted(units)) or "n/a"
+    line = (
+        f"{' and '.join(keys)}: depth maps of {n} of {len(train)} training photographs, in units "
+        f"of {unit}{more}"
     )
     if not n:
         raise InputError(f"--depth-weight needs depth maps that can be used, got {line}")

@@ -59,4 +59,5 @@ def chosen(source: Source, kept: Sequence[int]) -> Source:
         model=dataclasses.replace(source.model, images=tuple(images[i] for i in kept)),
         photographs=tuple(source.photographs[i] for i in kept),
         masks=tuple(source.masks[i] for i in kept) if source.masks else (),
+        depths=tuple(source.depths[i] for i in kept) if source.depths else (),
     )

@@ -35,10 +35,11 @@ from gs_train.names import encoded
 Progress = Callable[[int, int], None]
 """Called with the number of images done and the number of all, from the calling thread."""
 
-Part = Literal["colours", "depth"] | Kind
+Part = Literal["colours", "depth", "metric"] | Kind
 
 _QUALITY = 98
 _NO_SUBSAMPLING = 0
+_KNOWN = 65535  # of a pixel whose depth is known
 _BYTES_PER_PIXEL = 1.0  # measured 0.3 to 0.7; noise and foliage are worse
 _RULES_VERSION = 1  # to be raised when the same inputs should give other pixels
 _WORKING_BYTES = 1 << 30
@@ -58,8 +59,8 @@ class Job:
         camera: what took it.
         pinhole: what it shall look like.
         part: ``colours`` of the photograph, or the plane of its mask: the ``source`` is then the
-            ``image`` of a mask, or the photograph whose ``alpha`` channel is one; or ``depth``, the
-            values of a depth map.
+            ``image`` of a mask, or the photograph whose ``alpha`` channel is one; or the values of
+            a map of inverse ``depth``, or of ``metric`` depth, of which 0 is unknown.
         behind: grey value that transparent pixels of a photograph are blended with.
     """
 
@@ -119,16 +120,20 @@ def mask_job(mask: Mask, cache_dir: Path, name: str, camera: Camera, pinhole: Pi
     return Job(mask.path, target, camera, pinhole, mask.kind)
 
 
-def depth_job(path: Path, cache_dir: Path, name: str, camera: Camera, pinhole: Pinhole) -> Job:
+def depth_job(
+    path: Path, cache_dir: Path, name: str, camera: Camera, pinhole: Pinhole, *, is_metric: bool
+) -> Job:
     """The values of a depth map for an image of the pinhole's size.
 
     Args:
         path: of the map, which may be smaller or larger than its photograph.
         name: of the photograph.
+        is_metric: whether 0 is unknown.
     """
     made = cached_path(cache_dir, name, path, camera, pinhole)
-    target = made.with_name(f"depth.{made.name.split('.')[-2]}.png")
-    return Job(path, target, camera, pinhole, "depth")
+    part: Part = "metric" if is_metric else "depth"
+    target = made.with_name(f"{part}.{made.name.split('.')[-2]}.png")
+    return Job(path, target, camera, pinhole, part)
 
 
 def prepare_images(
@@ -202,12 +207,10 @@ def _is_made(job: Job) -> bool:
 def _make(job: Job) -> None:
     own_size = (job.camera.width, job.camera.height)
     size = (job.pinhole.width, job.pinhole.height)
-    if job.part == "depth":
-        values = _reduced(decode_grey_16(job.source), own_size)
-        if is_distorted(job.camera):
-            three = np.repeat(values[:, :, None], 3, axis=2)
-            values = undistort(three, job.camera, job.pinhole)[..., 0]
-        _save(job, Image.fromarray(_reduced(values, size)))
+    if job.part == "depth" or job.part == "metric":
+        values = decode_grey_16(job.source)
+        resampled = _known if job.part == "metric" else _as_photographs
+        _save(job, Image.fromarray(resampled(values, job.camera, job.pinhole)))
         return
     if job.part != "colours":
         plane = plane_of(job.source, job.part, own_size)
@@ -219,6 +222,27 @@ def _make(job: Job) -> None:
     else:
         result = Image.fromarray(pixels).resize(size, Image.Resampling.HAMMING)
     _save(job, result if job.part == "colours" else result.getchannel(0))
+
+
+def _as_photographs(
+    values: NDArray[np.uint16], camera: Camera, pinhole: Pinhole
+) -> NDArray[np.uint16]:
+    """The values of a map where its photograph's pixels go."""
+    values = _reduced(values, (camera.width, camera.height))
+    if is_distorted(camera):
+        three = np.repeat(values[:, :, None], 3, axis=2)
+        values = undistort(three, camera, pinhole)[..., 0]
+    return _reduced(values, (pinhole.width, pinhole.height))
+
+
+def _known(values: NDArray[np.uint16], camera: Camera, pinhole: Pinhole) -> NDArray[np.uint16]:
+    """The same of a map in which 0 is unknown: means of known values alone, known where these have
+    half of the weight."""
+    moved = _as_photographs(values, camera, pinhole)
+    known = np.where(values > 0, np.uint16(_KNOWN), np.uint16(0))
+    share = _as_photographs(known, camera, pinhole) / _KNOWN
+    mean = moved / np.maximum(share, 0.5)
+    return np.where(share >= 0.5, np.rint(mean).clip(1, 65535), 0).astype(np.uint16)
 
 
 def _reduced(values: NDArray[np.uint16], size: tuple[int, int]) -> NDArray[np.uint16]:

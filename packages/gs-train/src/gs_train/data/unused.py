@@ -50,15 +50,15 @@ def unused_lines(folder: Path, model: Model, models: Sequence[Path], images: Pat
     return [printable(line) for line in lines]
 
 
-def folder_lines(folder: Path, images: str = "") -> list[str]:
+def folder_lines(folder: Path, *used: str) -> list[str]:
     """One line for each kind of folder in a capture that training passes over.
 
     Args:
-        images: name of the folder of photographs.
+        used: names of folders of photographs, or of what the capture's own file names.
     """
     lines = []
     for names, why in _FOLDERS:
-        others = [name for name in names if name != images and (folder / name).is_dir()]
+        others = [name for name in names if name not in used and (folder / name).is_dir()]
         lines += _found([f"{name}/" for name in others], why)
     return lines
 

@@ -18,7 +18,7 @@ from gs_train.losses.depth import add_depth
 from gs_train.losses.exposure import exposed, gradient_by_exposure, gradient_by_image
 from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
 from gs_train.losses.mask import has_mask
-from gs_train.renderers.protocol import InverseDepth, View
+from gs_train.renderers.protocol import DepthMeaning, View
 
 
 class Planes(Protocol):
@@ -58,7 +58,7 @@ class DrawnLoss(NamedTuple):
     of_depth: Tensor | None
 
 
-def inverse_depth_of(settings: StepSettings, view: View, truth: Tensor) -> InverseDepth | None:
+def inverse_depth_of(settings: StepSettings, view: View, truth: Tensor) -> DepthMeaning | None:
     """What the map of a photograph means, where the loss compares with it; else None: then nobody
     needs to draw depths.
 

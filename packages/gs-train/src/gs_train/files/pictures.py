@@ -60,7 +60,11 @@ def error_colors(error: np.ndarray) -> np.ndarray:
 
 
 def write_comparison(
-    path: str | Path, views: Iterable[tuple[str, Any, Any]], *, max_side: int = 640
+    path: str | Path,
+    views: Iterable[tuple[str, Any, Any]],
+    *,
+    title: str = "render",
+    max_side: int = 640,
 ) -> None:
     """Write truth | render | error of a few views, one under the other, as one PNG.
 
@@ -70,6 +74,7 @@ def write_comparison(
     Args:
         path: the file, replaced when it is complete.
         views: (name, truth, render) of at least one view; images as ``to_uint8`` takes them.
+        title: of the renders.
         max_side: pixels; larger images are reduced to it.
 
     Raises:
@@ -77,19 +82,21 @@ def write_comparison(
 
     The same input gives the same bytes.
     """
-    sheet = _sheet(views, max_side)
+    sheet = _sheet(views, title, max_side)
     with replacing(path) as file:
         sheet.save(file, format="PNG")
 
 
-def comparison_jpeg(views: Iterable[tuple[str, Any, Any]], *, max_side: int = 320) -> bytes:
+def comparison_jpeg(
+    views: Iterable[tuple[str, Any, Any]], *, title: str = "render", max_side: int = 320
+) -> bytes:
     """What :func:`write_comparison` writes, as the bytes of a small JPEG."""
     data = io.BytesIO()
-    _sheet(views, max_side).save(data, format="JPEG", quality=88)
+    _sheet(views, title, max_side).save(data, format="JPEG", quality=88)
     return data.getvalue()
 
 
-def _sheet(views: Iterable[tuple[str, Any, Any]], max_side: int) -> Image.Image:
+def _sheet(views: Iterable[tuple[str, Any, Any]], title: str, max_side: int) -> Image.Image:
     rows = [(name, _panels(name, truth, render, max_side)) for name, truth, render in views]
     if not rows:
         raise ValueError("views must hold at least one view, got none")
@@ -102,9 +109,9 @@ def _sheet(views: Iterable[tuple[str, Any, Any]], max_side: int) -> Image.Image:
     for name, panels in rows:
         x = _GAP
         # Pillow's own font has glyphs for ASCII alone.
-        titles = (ascii(name)[1:-1], "render", f"|error| (pale = {FULL_ERROR:g} or more)")
-        for title, panel in zip(titles, panels):
-            draw.text((x, y), _fitted(title, panel.width, font), _INK, font)
+        titles = (ascii(name)[1:-1], title, f"|error| (pale = {FULL_ERROR:g} or more)")
+        for each, panel in zip(titles, panels):
+            draw.text((x, y), _fitted(each, panel.width, font), _INK, font)
             sheet.paste(panel, (x, y + _LABEL))
             x += panel.width + _GAP
         y += panels[0].height + _LABEL + _GAP

@@ -7,8 +7,9 @@ A pixel's inverse depth is its alpha over its mean depth,
     A = sum of w    D = sum of w z    I = A / (D / A) = A^2 / D    I = 0 where nothing is
 
 that of what is there, over nothing at infinity. The loss of a pixel is ``|I - T|``, with T the
-map's. Its gradients are ``dI/dA = 2 A / D`` and ``dI/dD = -(A / D)^2``. ``A / D`` is one over a
-mean of depths, so that neither grows where alpha falls to 0.
+map's, and 0 where the map does not know. Its gradients are ``dI/dA = 2 A / D`` and
+``dI/dD = -(A / D)^2``. ``A / D`` is one over a mean of depths, so that neither grows where alpha
+falls to 0.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from gs_train.losses.loss import Crop
 from gs_train.losses.mask import has_mask, kept_pixels
-from gs_train.renderers.protocol import InverseDepth
+from gs_train.renderers.protocol import DepthMeaning, MetricDepth
 
 FULL = 65536
 """A map's value stands for ``value / FULL * scale + offset``."""
@@ -31,8 +32,9 @@ def depth_bytes(values: NDArray[np.uint16]) -> NDArray[np.uint8]:
     return np.ascontiguousarray(values, "<u2")[..., None].view(np.uint8)  # low, then high
 
 
-def given_inverse(truth: Tensor, of: InverseDepth, dtype: torch.dtype) -> Tensor:
-    """(h, w) inverse depths that the map of a photograph gives, at least 0.
+def given_inverse(truth: Tensor, of: DepthMeaning, dtype: torch.dtype) -> Tensor:
+    """(h, w) inverse depths that the map of a photograph gives, at least 0; infinite where it does
+    not know.
 
     Args:
         truth: (h, w, 5 or 6) uint8.
@@ -40,6 +42,8 @@ def given_inverse(truth: Tensor, of: InverseDepth, dtype: torch.dtype) -> Tensor
     """
     low, high = truth[..., -2], truth[..., -1]
     given = high.to(dtype).mul_(256.0).add_(low)
+    if isinstance(of, MetricDepth):
+        return given.mul_(of.unit).reciprocal_()
     return given.mul_(of.scale / FULL).add_(of.offset).clamp_(min=0.0)
 
 
@@ -49,13 +53,14 @@ def add_depth(
     depth: Tensor,
     truth: Tensor,
     crop: Crop,
-    of: InverseDepth,
+    of: DepthMeaning,
     *,
     weight: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Add the mean absolute difference of inverse depths, the crop's share of the view's.
 
-    The mean is over all pixels of the view; what a mask hides adds 0.
+    The mean is over all pixels of the view; what a mask hides adds 0, and so does a pixel whose
+    depth the map does not know.
 
     Args:
         share: () the loss so far.
@@ -74,6 +79,8 @@ def add_depth(
     alpha, depth = alpha.detach(), depth.detach()
     ratio = (alpha / depth).where(depth > 0, 0.0)
     difference = (alpha * ratio).sub_(given_inverse(truth, of, alpha.dtype))
+    if isinstance(of, MetricDepth):
+        difference.masked_fill_(difference.isinf(), 0.0)
     if has_mask(truth):
         difference = difference.where(kept_pixels(truth)[..., 0], 0.0)
     factor = weight / (crop.view.width * crop.view.height)

@@ -49,9 +49,10 @@ class FitConfig:
             alpha channel; auto ignores what image files of masks hide, and takes transparent
             pixels for black ones.
         depth_weight: START:END, the weight in the loss of the mean difference between rendered
-            inverse depths and those of depths/NAME.png, whose scales are in depth_params.json
-            beside the model; falls exponentially from START to END over the run, or over
-            decay_steps (depth maps are not used).
+            inverse depths and those of depth maps: depths/NAME.png, whose scales are in
+            depth_params.json beside the model, or depth_file_path of a transforms.json; falls
+            exponentially from START to END over the run, or over decay_steps (depth maps are not
+            used).
         background: colour behind the scene in training: black, white, or a random one for each view
             and step. Test images are scored, and frames rendered, over black, or over white with
             white.

@@ -13,8 +13,10 @@ import torch
 import gs_raster
 from gs_train.errors import InputError
 from gs_train.renderers.protocol import (
+    DepthMeaning,
     DepthRenderer,
     InverseDepth,
+    MetricDepth,
     Rect,
     Renderer,
     RenderOptions,
@@ -25,8 +27,10 @@ from gs_train.renderers.protocol import (
 )
 
 __all__ = [
+    "DepthMeaning",
     "DepthRenderer",
     "InverseDepth",
+    "MetricDepth",
     "Rect",
     "RenderOptions",
     "Renderer",

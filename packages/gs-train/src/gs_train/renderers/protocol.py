@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -19,8 +19,10 @@ from gs_raster import TooManyInstancesError as TooManyIntersectionsError
 
 __all__ = [
     "ATTRIBUTES",
+    "DepthMeaning",
     "DepthRenderer",
     "InverseDepth",
+    "MetricDepth",
     "Rect",
     "RenderOptions",
     "Renderer",
@@ -50,6 +52,28 @@ class InverseDepth(NamedTuple):
     scale: float
     offset: float
 
+    def in_frame(self, lengths: float) -> InverseDepth:
+        """The same map where lengths are so many times as large."""
+        return InverseDepth(self.scale / lengths, self.offset / lengths)
+
+
+class MetricDepth(NamedTuple):
+    """What a value of a depth map stands for: the depth ``value * unit``; 0 is unknown.
+
+    Attributes:
+        unit: of length, above 0.
+    """
+
+    unit: float
+
+    def in_frame(self, lengths: float) -> MetricDepth:
+        """The same map where lengths are so many times as large."""
+        return MetricDepth(self.unit * lengths)
+
+
+DepthMeaning: TypeAlias = InverseDepth | MetricDepth
+"""Of a map's values; depths are along the optical axis."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -68,7 +92,7 @@ class View:
     K: Tensor
     width: int
     height: int
-    inverse_depth: InverseDepth | None = None
+    inverse_depth: DepthMeaning | None = None
 
     @functools.cached_property
     def camera(self) -> gs_cull.Views:

@@ -11,13 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gs_train.losses.background import BLACK, Colour, nothing_over, over
+from gs_train.losses.exposure import exposed
 from gs_train.renderers import Rect, Renderer, Rows, TooManyIntersectionsError, View
 from gs_train.renderers.culling import cameras_of, cull
 from gs_train.rows.attributes import GEOMETRY
 from gs_train.rows.shown import RowsOfView, ShownRows
 
 Quantity = Literal["color", "depth", "alpha"]
-"""What is drawn: RGB over black, the mean distance along the optical axis, or the opacity."""
+"""What is drawn: colours over a background, the mean distance along the optical axis, or the
+opacity."""
 
 _SH_C0 = 0.28209479177387814
 """The harmonic of degree 0."""
@@ -53,6 +56,8 @@ def view_parts(
     renderer: Renderer,
     *,
     quantity: Quantity = "color",
+    background: Colour = BLACK,
+    exposure: Tensor | None = None,
     box: Box | None = None,
     most_rows: int,
     most_pixels: int,
@@ -67,6 +72,9 @@ def view_parts(
     Args:
         view: on the renderer's device.
         quantity: what is drawn.
+        background: behind colours.
+        exposure: (3, 4) of a photograph, which colours over their background get, as in training;
+            None: the scene's own colours.
         box: rows whose centres lie outside are left out; None: none are.
         most_rows: that one drawing takes, at least 1; a single pixel may take more.
         most_pixels: of one part, at least 1.
@@ -97,8 +105,8 @@ def view_parts(
                 parts += reversed(halves)
                 continue
             if not len(ids):
-                width = 3 if quantity == "color" else 1
-                yield part, torch.zeros((part.height, part.width, width), device=renderer.device)
+                nothing = nothing_over(background, part.height, part.width, renderer.device)
+                yield part, _shown(nothing, nothing[..., :1] * 0, quantity, BLACK, exposure)
                 continue
             if splats is None:
                 rows, sh_degree = _rows(of_view, ids, view, quantity)
@@ -111,7 +119,7 @@ def view_parts(
                     raise
                 parts += reversed(halves)
                 continue
-            yield part, _shown(image, alpha, quantity)
+            yield part, _shown(image, alpha, quantity, background, exposure)
 
 
 def _seen(geometry: Rows, view: View, rect: Rect, renderer: Renderer) -> Tensor:
@@ -137,9 +145,12 @@ def _rows(
     return rows, 0
 
 
-def _shown(image: Tensor, alpha: Tensor, quantity: Quantity) -> Tensor:
+def _shown(
+    image: Tensor, alpha: Tensor, quantity: Quantity, background: Colour, exposure: Tensor | None
+) -> Tensor:
     if quantity == "color":
-        return image.clamp(0.0, 1.0)
+        seen = over(image, alpha, background)
+        return (seen if exposure is None else exposed(seen, exposure)).clamp(0.0, 1.0)
     if quantity == "alpha":
         return alpha
     return torch.where(alpha > 0, image[..., :1] / alpha.clamp_min(1e-10), alpha)

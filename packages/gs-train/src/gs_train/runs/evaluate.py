@@ -32,7 +32,7 @@ from gs_train.runs.parts import Parts
 from gs_train.runs.report.page import write_report
 from gs_train.runs.run import Run
 from gs_train.runs.run_state import Spent
-from gs_train.runs.scores import N_PICTURES, Picture, score_views
+from gs_train.runs.scores import N_PICTURES, Picture, score_views, title_of_renders
 from gs_train.runs.scores_of_ranks import score_views_of_ranks
 from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.export_frame import ExportFrame
@@ -238,7 +238,7 @@ def report(
                 print(_not_written(later, folder, step, run_id), file=sys.stderr)
                 return later
             if pictures:
-                write_comparison(folder.comparison, pictures)
+                write_comparison(folder.comparison, pictures, title=title_of_renders(config))
             metrics = write_metrics(
                 folder.metrics,
                 images=scores,

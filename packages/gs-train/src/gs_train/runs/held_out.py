@@ -18,7 +18,7 @@ from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
 from gs_train.options.config import FitConfig
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.metrics import ImageScore
-from gs_train.runs.scores import Picture, score_views, shown_of
+from gs_train.runs.scores import Picture, score_views, shown_of, title_of_renders
 from gs_train.runs.scores_of_ranks import score_views_of_ranks
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene
@@ -45,6 +45,7 @@ class HeldOut:
         self._every = config.eval_every
         self._skip_broken = config.skip_broken
         self._fits_colours = config.exposure
+        self._title = title_of_renders(config)
         self._background = colour_of_scores(config.background)
         self._scene = scene
         self._folder = folder
@@ -113,7 +114,7 @@ class HeldOut:
 
             def write() -> None:
                 if pictures:
-                    write_comparison(self._folder.comparison, pictures)
+                    write_comparison(self._folder.comparison, pictures, title=self._title)
 
             by_first(self._world, write)
         except Interrupted:

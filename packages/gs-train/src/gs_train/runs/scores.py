@@ -22,6 +22,7 @@ from gs_train.losses.mask import has_mask, kept_pixels
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
+from gs_train.options.config import FitConfig
 from gs_train.renderers import Renderer
 from gs_train.rows.shown import ShownRows
 from gs_train.rows.visible import render_view
@@ -152,6 +153,16 @@ def picture_of(name: str, image: Tensor, photograph: Tensor) -> Picture:
     kept, colours = kept_pixels(photograph), photograph[..., :3]
     render = torch.from_numpy(to_uint8(image)).where(kept, 0)
     return name, colours.where(kept, 0).numpy(), render.numpy()
+
+
+def title_of_renders(config: FitConfig) -> str:
+    """What renders of held-out views show: over which background, and in which colours."""
+    parts = ["render"]
+    if config.background != "black":
+        parts.append("over white" if config.background == "white" else "over black")
+    if config.exposure:
+        parts.append("in the scene's own colours")
+    return " ".join(parts)
 
 
 def hidden(name: str) -> str:

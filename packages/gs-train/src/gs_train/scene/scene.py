@@ -20,7 +20,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import TaskProgress, task_progress
 from gs_train.names import encoded, printable
 from gs_train.options.config import FitConfig
-from gs_train.renderers import InverseDepth, Rows, View
+from gs_train.renderers import Rows, View
 from gs_train.rows import counter_random
 from gs_train.rows.counter_random import Purpose
 from gs_train.rows.morton import morton_order
@@ -156,8 +156,7 @@ def _view_of(view: CaptureView, frame: Frame) -> View:
     posed = view_in_frame(view, frame)
     if view.depth is None:
         return posed
-    scale, offset = view.depth.of
-    return replace(posed, inverse_depth=InverseDepth(scale / frame.scale, offset / frame.scale))
+    return replace(posed, inverse_depth=view.depth.of.in_frame(frame.scale))
 
 
 def view_in_frame(camera: Posed, frame: Frame) -> View:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +18,10 @@ from gs_train.checkpoint import (
     has_checkpoint_name,
     open_checkpoint,
 )
-from gs_train.data.frame import Frame, camera_centres
+from gs_train.data.frame import Frame
 from gs_train.errors import InputError
 from gs_train.files.ply import sample_means
+from gs_train.losses.background import BackgroundKind
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
@@ -30,14 +31,15 @@ from gs_train.rows.attributes import GEOMETRY_WIDTH, NAMES, appearance_width
 from gs_train.rows.ply_source import PlySource
 from gs_train.rows.restore import restored_to_look_at
 from gs_train.rows.shown import ShownRows
+from gs_train.runs.exposures import exposures_of
 from gs_train.runs.offload import cap_device_memory
 from gs_train.runs.renderer import renderer_for
 from gs_train.runs.run import Run
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.sizing.memory import caps_of, free_on
+from gs_train.viewer.frames import COLMAP_UP, frame_of, into, up_and_focus
 
 _SAMPLE = 1 << 16  # rows that tell where a scene without cameras lies
-_COLMAP_UP = np.array([0.0, -1.0, 0.0])  # of most scenes without cameras
 
 # A row's attributes twice, gathered and as the renderer takes them; what its projection leaves;
 # and 24 tiles that it touches, of 28 bytes each.
@@ -74,6 +76,9 @@ class OpenedScene:
         focus: (3,) what there is to look at, in the rows' frame.
         most_rows: that one drawing may take.
         run: that it is of; None: of none.
+        background: that the run was trained over.
+        exposures: (3, 4) on the renderer's device of each training photograph, by its index in
+            ``cameras``; empty where none were trained.
     """
 
     title: str
@@ -87,6 +92,8 @@ class OpenedScene:
     focus: np.ndarray
     most_rows: int
     run: Run | None = None
+    background: BackgroundKind = "black"
+    exposures: Mapping[int, Tensor] = field(default_factory=dict)
 
     def close(self) -> None:
         """Give the memory of the rows back."""
@@ -199,7 +206,7 @@ def _of_run(
     test: tuple[int, ...] = ()
     if run.record is not None:
         cameras, train, test = run.record.views, run.record.train, run.record.test
-    up, focus = _of_cameras(cameras, run.frame) if cameras else (_COLMAP_UP, np.zeros(3))
+    up, focus = up_and_focus(cameras, run.frame) if cameras else (COLMAP_UP, np.zeros(3))
     name = run.folder.root.absolute().name
     return OpenedScene(
         title=printable(f"{name}, step {run.checkpoint.step:,}"),
@@ -213,6 +220,8 @@ def _of_run(
         focus=focus,
         most_rows=_most_rows(run.config, model, renderer),
         run=run,
+        background=run.config.background,
+        exposures=exposures_of(run, renderer.device),
     )
 
 
@@ -226,7 +235,7 @@ def _of_ply(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
         antialiased=limits.antialiased,
     )
     config.bytes_of("device_memory")
-    frame, focus = _frame_of(sample_means(path, _SAMPLE))
+    frame, focus = frame_of(sample_means(path, _SAMPLE))
     with task_progress("reading Gaussians") as progress:
         total = 0
 
@@ -234,7 +243,7 @@ def _of_ply(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
             stop.check(printable(f"the reading of {path}"))
             progress.update(n_rows, total)
 
-        source = PlySource(path, transform=_into(frame), report=report)
+        source = PlySource(path, transform=into(frame), report=report)
         if not source.n_rows:
             raise InputError(f"{path} must hold Gaussians, got none")
         total = source.n_rows
@@ -250,42 +259,10 @@ def _of_ply(path: Path, limits: Limits, stop: StopRequest) -> OpenedScene:
         cameras=(),
         train=(),
         test=(),
-        up=_COLMAP_UP,
+        up=COLMAP_UP,
         focus=focus,
         most_rows=_most_rows(config, model, renderer),
     )
-
-
-def _into(frame: Frame) -> Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]:
-    """Rows of a file in the frame; harmonics know directions alone and stay."""
-
-    def moved(rows: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        shift = torch.tensor(frame.shift, dtype=torch.float64)
-        means = ((rows["means"].double() + shift) * frame.scale).float()
-        return {**rows, "means": means, "scales": rows["scales"] + float(np.log(frame.scale))}
-
-    return moved
-
-
-def _frame_of(means: np.ndarray) -> tuple[Frame, np.ndarray]:
-    """A frame in which half of the rows lie within 1 of the origin, the focus."""
-    means = means[np.isfinite(means).all(axis=1)]
-    if not len(means):
-        return Frame((0.0, 0.0, 0.0), 1.0, 1.0), np.zeros(3)
-    middle = np.median(means, axis=0)
-    size = float(np.median(np.linalg.norm(means - middle, axis=1)))
-    x, y, z = (float(-value) for value in middle)
-    return Frame((x, y, z), 1 / size if size > 0 else 1.0, 1.0), np.zeros(3)
-
-
-def _of_cameras(cameras: tuple[PathCamera, ...], frame: Frame) -> tuple[np.ndarray, np.ndarray]:
-    """Up, the mean of the cameras' own where they agree at all; and the point ahead of the mean
-    camera, as far away as the frame's unit says."""
-    poses = np.stack([frame.pose_in(camera.world_to_camera) for camera in cameras])
-    mean = -poses[:, 1, :3].mean(0)
-    length = float(np.linalg.norm(mean))
-    up = mean / length if length > 1e-3 else _COLMAP_UP
-    return up, np.median(camera_centres(poses) + poses[:, 2, :3], axis=0)
 
 
 def _room(config: FitConfig, device: torch.device) -> int:

@@ -3,23 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gs_train.errors import InputError
 from gs_train.names import printable
 from gs_train.rows.view_parts import Box, Quantity
-from gs_train.scene.path_file import camera_of, save_path
 from gs_train.scene.scene import view_in_frame
 from gs_train.viewer.opened import OpenedScene
-from gs_train.viewer.path_keys import Keys, PathKeys
+from gs_train.viewer.path_controls import PathControls
+from gs_train.viewer.path_keys import Keys
 from gs_train.viewer.places import Place, nearest_camera, place_of, place_of_page, rotation_of
 from gs_train.viewer.request import Panel, Picture, Request, reduced
-from gs_train.viewer.shapes import box_lines, frustum_lines
+from gs_train.viewer.services import Services
+from gs_train.viewer.shapes import FRUSTUM, box_lines, draw_lines, frustum_lines
 
 _QUANTITIES: dict[str, Quantity] = {"Colour": "color", "Depth": "depth", "Opacity": "alpha"}
 _PANELS: dict[str, tuple[Panel, ...]] = {
@@ -30,33 +27,13 @@ _PANELS: dict[str, tuple[Panel, ...]] = {
     "Side by side": ("photograph", "render", "error"),
 }
 _FREE = "Free flight"
+_COLOURS = {"with exposure": True, "the scene's own": False}
 _UP = {
     "-y": (0, -1, 0), "+y": (0, 1, 0), "+z": (0, 0, 1), "-z": (0, 0, -1), "+x": (1, 0, 0),
     "-x": (-1, 0, 0),
 }  # fmt: skip
 _LEAST_SIDE, _MOST_SIDE = 256, 3840  # of the longer side
-_LEAST_FRAME, _MOST_FRAME = 16, 8192  # sides of frames of a camera path
 _COARSE_QUALITY, _FINE_QUALITY = 60, 90  # of JPEG
-_FRUSTUM = 0.06  # depth, in training units, of which cameras are about 1 from what they look at
-
-
-@dataclass(frozen=True, eq=False)
-class Services:
-    """What pages share.
-
-    Attributes:
-        scene: of the moment.
-        ask: wants a picture for a page.
-        keys: of the camera path.
-        path_file: where the path is saved.
-        render_hint: the command that renders a saved path; None: there is none.
-    """
-
-    scene: Callable[[], OpenedScene]
-    ask: Callable[[int, Request], None]
-    keys: PathKeys
-    path_file: Path
-    render_hint: str | None
 
 
 class Page:
@@ -84,12 +61,13 @@ class Page:
                 hint="most pixels of the picture's longer side",
             )
         self._panels: Any = None
+        self._colours: Any = None
         if scene.cameras:
             self._add_views(scene)
         else:
             self._add_up()
         self._add_box()
-        self._add_path()
+        self._path = PathControls(client, services, self._place)
         for handle in (self._quantity, self._longest):
             handle.on_update(self._changed)
 
@@ -122,6 +100,10 @@ class Page:
         self._status.content = as_markdown(f"not drawn: {error}")
         self._client.flush()
 
+    def show_keys(self, keys: Keys) -> None:
+        """Show the cameras of the path."""
+        self._path.show_keys(keys)
+
     def _ask(self) -> None:
         place = self._place()
         if place is None:
@@ -143,7 +125,10 @@ class Page:
             panels = _PANELS[self._panels.value]
             if "error" in panels:  # which is one of colours
                 what["quantity"] = "color"
-            request = Request(view, canvas, photograph=index, panels=panels, **what)
+            is_exposed = self._colours is not None and _COLOURS[self._colours.value]
+            request = Request(
+                view, canvas, photograph=index, panels=panels, is_exposed=is_exposed, **what
+            )
         self._services.ask(self._client.client_id, request)
 
     def _changed(self, _: Any) -> None:
@@ -185,6 +170,14 @@ class Page:
         with gui.add_folder("Views of the run"):
             self._panels = gui.add_dropdown("Show", tuple(_PANELS), initial_value=_FREE)
             self._name = gui.add_dropdown("View", self._names, initial_value=self._names[0])
+            if scene.exposures:
+                self._colours = gui.add_dropdown(
+                    "Colours",
+                    tuple(_COLOURS),
+                    initial_value="with exposure",
+                    hint="of the render of a training view: as its photograph was exposed, or not",
+                )
+                self._colours.on_update(self._changed)
             step = gui.add_button_group("Go", ("previous", "next", "nearest"))
             fly = gui.add_button("Fly from here", hint="move the camera to this view")
             shown = gui.add_checkbox("Cameras", False, hint="draw those of all views")
@@ -215,9 +208,8 @@ class Page:
         @shown.on_update
         def _(_: Any) -> None:
             cameras = scene.cameras if shown.value else ()
-            self._draw_lines(
-                "/views", frustum_lines(cameras, scene.frame, _FRUSTUM), (90, 160, 250)
-            )
+            lines = frustum_lines(cameras, scene.frame, FRUSTUM)
+            draw_lines(self._client, "/views", lines, (90, 160, 250))
 
     def _chosen(self) -> int | None:
         """The view of the run that is shown; None in free flight."""
@@ -235,7 +227,7 @@ class Page:
         self._gizmo = self._client.scene.add_transform_controls(
             "/box", scale=0.35, position=scene.focus, visible=False
         )
-        self._draw_lines("/box/edges", box_lines(self._edges.value), (250, 200, 60))
+        draw_lines(self._client, "/box/edges", box_lines(self._edges.value), (250, 200, 60))
 
         @self._boxed.on_update
         def _(_: Any) -> None:
@@ -244,7 +236,7 @@ class Page:
 
         @self._edges.on_update
         def _(_: Any) -> None:
-            self._draw_lines("/box/edges", box_lines(self._edges.value), (250, 200, 60))
+            draw_lines(self._client, "/box/edges", box_lines(self._edges.value), (250, 200, 60))
             self._ask()
 
         self._gizmo.on_update(self._changed)
@@ -256,65 +248,6 @@ class Page:
         x, y, z = (float(value) for value in self._gizmo.position)
         return Box((x, y, z), tuple(map(tuple, rotation.tolist())), tuple(self._edges.value))
 
-    # The camera path
-
-    def _add_path(self) -> None:
-        gui, services = self._client.gui, self._services
-        with gui.add_folder("Camera path", expand_by_default=False):
-            self._n_keys = gui.add_markdown("")
-            change = gui.add_button_group("Camera", ("add", "remove last", "remove all"))
-            self._frame_size = gui.add_vector2(
-                "Frames",
-                (1920, 1080),
-                min=(_LEAST_FRAME, _LEAST_FRAME),
-                max=(_MOST_FRAME, _MOST_FRAME),
-                step=2,
-                hint="in pixels",
-            )
-            save = gui.add_button("Save", hint=f"write {printable(str(services.path_file))}")
-
-        @change.on_click
-        def _(_: Any) -> None:
-            place = self._place()
-            if change.value == "add" and place is not None:
-                services.keys.add(place.key(services.scene().frame))
-            elif change.value == "remove last":
-                services.keys.remove_last()
-            elif change.value == "remove all":
-                services.keys.remove_all()
-
-        @save.on_click
-        def _(_: Any) -> None:
-            self._save_keys()
-
-    def _save_keys(self) -> None:
-        services, frame = self._services, self._services.scene().frame
-        shared = services.keys.all  # another page may change the path meanwhile
-        if not shared:
-            self._tell("Nothing is saved", "the path has no cameras yet: add some")
-            return
-        size = [
-            2 * round(min(max(side, _LEAST_FRAME), _MOST_FRAME) / 2)  # as videos want them
-            for side in self._frame_size.value
-        ]
-        keys = [
-            camera_of("", key.world_to_camera, place_of(key, frame).fov_y, size[0], size[1])
-            for key in shared
-        ]
-        try:
-            save_path(services.path_file, keys)
-        except (InputError, OSError) as error:
-            self._tell("Nothing is saved", str(error))
-            return
-        hint = f"; {services.render_hint}" if services.render_hint else ""
-        self._tell("The path is saved", f"in {services.path_file}{hint}")
-
-    def show_keys(self, keys: Keys) -> None:
-        """Show the cameras of the path."""
-        self._n_keys.content = f"{len(keys)} cameras"
-        lines = frustum_lines(keys, self._services.scene().frame, _FRUSTUM)
-        self._draw_lines("/path", lines, (250, 120, 90))
-
     # Drawing and telling
 
     def _draw_lines(self, name: str, lines: np.ndarray, color: tuple[int, int, int]) -> None:
@@ -324,9 +257,6 @@ class Page:
             )
         else:
             self._client.scene.remove_by_name(name)
-
-    def _tell(self, title: str, body: str) -> None:
-        self._client.add_notification(title, printable(body), auto_close_seconds=10.0)
 
 
 def as_markdown(text: str) -> str:

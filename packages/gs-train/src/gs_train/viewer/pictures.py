@@ -12,12 +12,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from gs_train.engine.background import colour_of_scores
 from gs_train.files.pictures import FULL_ERROR, error_colors, to_uint8
 from gs_train.losses.channels import DEPTH_BYTES
 from gs_train.losses.mask import CHANNELS, KEPT
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import View
 from gs_train.rows.view_parts import Quantity, view_parts
+from gs_train.viewer.colours import colours_note, exposure_of
 from gs_train.viewer.opened import OpenedScene
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.request import Panel, Picture, Request, reduced
@@ -81,6 +83,8 @@ class Pictures:
             if drawn is None:
                 return None
             panels["render"], note = colored(drawn, request.quantity, self._scene().frame.scale)
+            if request.quantity == "color":
+                note = colours_note(self._scene(), request)
         if request.panels != ("render",):
             truth, trouble = self._photograph(request, view)
             if truth is None:
@@ -88,7 +92,8 @@ class Pictures:
             else:
                 panels["photograph"] = truth.colours
             if truth is not None and "render" in panels:
-                panels["error"], note = _error(truth, panels["render"])
+                panels["error"], error = _error(truth, panels["render"])
+                note = f"{error}; {note}" if note else error
         if request.box is not None:
             note = f"cropped; {note}" if note else "cropped"
         shown = [panels[name] for name in request.panels if name in panels]
@@ -138,6 +143,8 @@ class Pictures:
             view.to(device),
             scene.renderer,
             quantity=request.quantity,
+            background=colour_of_scores(scene.background),
+            exposure=exposure_of(scene, request),
             box=request.box,
             most_rows=most_rows,
             most_pixels=self._part_pixels or _PART_PIXELS[device.type],

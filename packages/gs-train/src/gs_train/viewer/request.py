@@ -28,6 +28,7 @@ class Request:
         box: rows outside are left out; None: none are.
         photograph: index of the run's view that the camera is of; None: it flies free.
         panels: what is shown of a run's view, from left to right.
+        is_exposed: whether colours get the exposure of the view's photograph, where it has one.
     """
 
     view: View
@@ -36,6 +37,7 @@ class Request:
     box: Box | None = None
     photograph: int | None = None
     panels: tuple[Panel, ...] = ("render",)
+    is_exposed: bool = False
 
 
 class Picture(NamedTuple):

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cameras and boxes as line segments."""
+"""Cameras and boxes as line segments of a page."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gs_train.data.frame import Frame
 from gs_train.scene.camera_paths import Posed
+
+FRUSTUM = 0.06
+"""Depth of a pyramid, in training units, of which cameras are about 1 from what they look at."""
 
 
 def frustum_lines(cameras: Sequence[Posed], frame: Frame, depth: float) -> NDArray[np.float32]:
@@ -41,3 +45,18 @@ def box_lines(size: Sequence[float]) -> NDArray[np.float32]:
         if bin(a ^ b).count("1") == 1  # they differ along one axis
     ]
     return np.array([[corners[a], corners[b]] for a, b in edges], np.float32)
+
+
+def draw_lines(
+    client: Any, name: str, lines: NDArray[np.float32], color: tuple[int, int, int]
+) -> None:
+    """Show lines in a page in place of those of the same name; none remove them.
+
+    Args:
+        client: viser's handle of the browser's page.
+        lines: (L, 2, 3).
+    """
+    if len(lines):
+        client.scene.add_line_segments(name, lines, color, thickness=2.0, thickness_units="screen")
+    else:
+        client.scene.remove_by_name(name)

@@ -20,13 +20,14 @@ from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.scene.camera_paths import PathCamera
 from gs_train.viewer.live import Progress, progress_of
 from gs_train.viewer.opened import Limits, OpenedScene, fits_beside, reopened
-from gs_train.viewer.page import Page, Services, as_markdown
+from gs_train.viewer.page import Page, as_markdown
 from gs_train.viewer.pages import Pages
 from gs_train.viewer.path_keys import PathKeys
 from gs_train.viewer.photographs import Photographs
 from gs_train.viewer.pictures import Pictures
 from gs_train.viewer.places import first_place
 from gs_train.viewer.render_loop import RenderLoop
+from gs_train.viewer.services import Services
 
 _WATCH_S = 2.0
 

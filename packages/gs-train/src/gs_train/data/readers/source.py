@@ -20,6 +20,21 @@ frame that the cameras suggest: a reader without points makes some up there."""
 
 
 @dataclass(frozen=True)
+class NamedDepth:
+    """The depth map that a frame of a capture's own file names.
+
+    Attributes:
+        path: of the map.
+        key: that names it.
+        unit: length of a value of 1, in units of the capture; None: the file gives none.
+    """
+
+    path: Path
+    key: str
+    unit: float | None
+
+
+@dataclass(frozen=True)
 class Source:
     """Cameras, poses, photographs and points of a capture, before any photograph is opened.
 
@@ -34,6 +49,7 @@ class Source:
         notes: lines about the capture, for its user.
         masks: the mask of each of the model's images that the capture's own files name, or None;
             empty: they name none.
+        depths: likewise the depth maps.
     """
 
     folder: Path
@@ -44,6 +60,7 @@ class Source:
     held_out: frozenset[str] | None = None
     notes: tuple[str, ...] = ()
     masks: tuple[Path | None, ...] = ()
+    depths: tuple[NamedDepth | None, ...] = ()
 
 
 class Reader(Protocol):

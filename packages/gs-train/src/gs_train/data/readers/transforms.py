@@ -36,7 +36,6 @@ TRAIN = "transforms_train.json"
 HELD_OUT = ("transforms_test.json", "transforms_val.json")
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".JPG", ".JPEG", ".PNG", ".webp", ".tif", ".tiff", ".bmp")
-_UNUSED_KEYS = (("depth_file_path", "depth maps are those of depths/"),)
 
 
 class TransformsReader:
@@ -63,6 +62,8 @@ class TransformsReader:
         ]
         order = sorted(range(len(images)), key=names.__getitem__)
         points, note = _points(files)
+        depths = tuple(shots[i].file.depth(shots[i].index) for i in order)
+        used = {one.path.parent.name for one in depths if one is not None}
         return Source(
             paths[0].parent,
             Model(paths[0], cameras.by_id, tuple(images[i] for i in order)),
@@ -70,8 +71,9 @@ class TransformsReader:
             tuple(shots[i].photograph for i in order),
             points,
             held_out=_held_out(shots, names),
-            notes=tuple(printable(line) for line in (*note, *left_out, *_notes(files))),
+            notes=tuple(printable(line) for line in (*note, *left_out, *_notes(files, used))),
             masks=tuple(shots[i].file.mask(shots[i].index) for i in order),
+            depths=depths,
         )
 
 
@@ -259,7 +261,12 @@ class _PointFile:
         return cloud.points, cloud.colors
 
 
-def _notes(files: Sequence[TransformsFile]) -> Iterator[str]:
+def _notes(files: Sequence[TransformsFile], used: set[str]) -> Iterator[str]:
+    """Lines about what the files hold.
+
+    Args:
+        used: names of folders beside the files that they name content of.
+    """
     folder = files[0].path.parent
     for file in files:
         if file.moved is not None:
@@ -273,11 +280,7 @@ def _notes(files: Sequence[TransformsFile]) -> Iterator[str]:
             f"{files[1].path.name} holds out its {len(files[1].frames)} images: --test-every is "
             "not used"
         )
-    for key, why in _UNUSED_KEYS:
-        n = sum(1 for file in files for frame in file.frames if frame.get(key))
-        if n:
-            yield found_line([f"{key} of {n} frames"], why)
-    yield from folder_lines(folder)
+    yield from folder_lines(folder, *used)
     known = [name for name in (ONE, TRAIN, *HELD_OUT) if (folder / name).is_file()]
     others = [name for name in known if folder / name not in [file.path for file in files]]
     if others:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,16 @@ from gs_train.data.readers.similarity import (
     Similarity,
     world_to_camera,
 )
+from gs_train.data.readers.source import NamedDepth
 from gs_train.data.readers.transforms_values import Level, matrix, number, text
 from gs_train.errors import InputError
 
 _MOST_BYTES = 1 << 30
 _OTHER_AXES = ("from_na", "from_mitsuba")
+_DEPTHS = ("depth_file_path", "depth_path")
+MILLIMETRE = 1e-3
+"""Unit of maps that ``depth_file_path`` names, where the file gives none: worlds are in metres."""
+
 _POSES = ("transform_matrix", "rot_mat")
 
 
@@ -97,6 +103,31 @@ class TransformsFile:
         """
         name = text(self.where(index), self.frames[index], "mask_path")
         return None if name is None else self.path.parent / name
+
+    def depth(self, index: int) -> NamedDepth | None:
+        """The depth map that a frame names, as nerfstudio or instant-ngp does.
+
+        nerfstudio's unit is one of the world before ``applied_scale``, instant-ngp's one of the
+        poses as they are written.
+
+        Raises:
+            InputError: the name is no text, or the unit no number.
+        """
+        where, frame = self.where(index), self.frames[index]
+        named = ((key, text(where, frame, key)) for key in _DEPTHS)
+        key, name = next(((key, name) for key, name in named if name is not None), (None, None))
+        if key is None or name is None:
+            return None
+        level = ChainMap(dict(frame), dict(self.top))
+        unit = number(where, level, "depth_unit_scale_factor")
+        if unit is None:
+            unit = number(where, level, "integer_depth_scale")
+            if unit is not None and self.moved is not None:
+                unit /= self.moved.scale
+        if unit is None and key == _DEPTHS[0]:
+            unit = MILLIMETRE
+        is_length = unit is not None and LEAST_SCALE <= unit <= MOST_SCALE
+        return NamedDepth(self.path.parent / name, key, unit if is_length else None)
 
     def pose(self, index: int) -> FloatArray:
         """(4, 4) float64 world to camera of a frame, in the world before it was moved.

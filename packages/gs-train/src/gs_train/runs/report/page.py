@@ -17,7 +17,7 @@ from gs_train.options.config import FitConfig
 from gs_train.options.plain import to_plain
 from gs_train.runs.logs import read_log
 from gs_train.runs.report.charts import chart
-from gs_train.runs.scores import Picture
+from gs_train.runs.scores import Picture, title_of_renders
 from gs_train.sizes import format_bytes
 
 _CURVES = (
@@ -67,7 +67,7 @@ def write_report(
         f"<h1>{title}</h1>",
         _table(_summary(metrics, config)),
         _section("Curves", "".join(_curves(rows))),
-        _section("Worst test images", _pictures(worst)),
+        _section("Worst test images", _pictures(worst, config)),
         _section("Test images, the worst first", _scores(metrics["images"])),
         _section("Memory and rate", _foretold(metrics)),
         _section("Settings", _settings(config)),
@@ -121,11 +121,22 @@ def _curves(rows: Sequence[Mapping[str, str]]) -> Iterable[str]:
         )
 
 
-def _pictures(worst: Sequence[Picture]) -> str:
+def _pictures(worst: Sequence[Picture], config: FitConfig) -> str:
     if not worst:
         return ""
-    data = base64.b64encode(comparison_jpeg(worst)).decode()
-    return f'<img alt="truth, render, error" src="data:image/jpeg;base64,{data}">'
+    title = title_of_renders(config)
+    data = base64.b64encode(comparison_jpeg(worst, title=title)).decode()
+    notes = []
+    if config.background == "random":
+        notes.append("The run was trained over random colours, and is shown and scored over black.")
+    if config.exposure:
+        notes.append(
+            "Nobody knows the exposure of a test image: renders have the scene's own colours. "
+            "Scores with colours fitted are those of right halves, after an affine colour that is "
+            "fitted on left halves."
+        )
+    caption = f"<p>{_text(' '.join(notes))}</p>" if notes else ""
+    return f'{caption}<img alt="truth, render, error" src="data:image/jpeg;base64,{data}">'
 
 
 def _scores(images: Sequence[Mapping[str, Any]]) -> str:
