@@ -122,7 +122,7 @@ class Run:
             raise InputError(f"{root} must have a checkpoint, {folder.no_checkpoint()}")
         state = checkpoint.state
         try:
-            frame, spent = _frame(state["frame"]), _spent(state["spent"])
+            frame, spent = frame_of(state["frame"]), _spent(state["spent"])
             placing = _placing(state["placing"])
             dict.keys(state.get("recipe", {}))
             str.encode(state["capture"])
@@ -528,7 +528,12 @@ def _given(plain: Mapping[str, str]) -> dict[str, str]:
     return {name: "".join(plain[name]) for name in PARTS if name in plain}
 
 
-def _frame(plain: Mapping[str, Any]) -> Frame:
+def frame_of(plain: Mapping[str, Any]) -> Frame:
+    """The frame that the state of a checkpoint holds.
+
+    Raises:
+        LookupError, TypeError, ValueError: it holds none.
+    """
     x, y, z = (_number(value) for value in plain["shift"])
     means_extent = plain.get("means_extent")  # which earlier versions did not have
     own = None if means_extent is None else _number(means_extent)

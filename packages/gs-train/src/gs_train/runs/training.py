@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from gs_train.clouds.first_store import first_store, n_first_rows
 from gs_train.data import FROM_PYTHON, Capture, PhotoReader
 from gs_train.data.depths import not_used
 from gs_train.engine.together import Sharing
@@ -27,6 +26,7 @@ from gs_train.options.config import FitConfig, for_the_record, of_this_version
 from gs_train.options.plain import to_plain
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer, Rows
+from gs_train.rows.keys import RowKeys
 from gs_train.rows.own_rows import lattice_of, own_rows
 from gs_train.runs.all_ranks import (
     Kind,
@@ -41,6 +41,7 @@ from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
 from gs_train.runs.held_out import HeldOut
+from gs_train.runs.init_splats import first_splats
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.named_snapshots import named_snapshots
@@ -56,6 +57,7 @@ from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
 from gs_train.runs.record import RunRecord, new_run_id
 from gs_train.runs.run import Run, Spent, open_capture, renderer_for, require_windows
+from gs_train.runs.start import RunStart
 from gs_train.runs.step_report import StopTraining
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
@@ -138,12 +140,15 @@ def fit_locked(
         if capture.has_depths and config.depth_weight is None:  # of a caller in Python
             _say(not_used("depth maps"))
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
+        splats = None
         if run is None:
-            scene = with_means_extent(scene, config)
+            splats = first_splats(config, scene.frame, folder)
+            scene = with_means_extent(scene, config, splats)
         held_out = HeldOut(config, scene, folder, world, own_stop)
         begin: _Beginning | None = None
         if run is None:
-            begin = _beginning(config, scene, renderer, early, parts.strategy, world, folder)
+            start = RunStart(config, scene, splats, early)
+            begin = _beginning(start, renderer, parts.strategy, world, folder)
             choice, n_rows = begin.choice, begin.n_rows
             if choice.blocks is None:
                 trainer, begin = begin.trainer(), None  # which has the rows
@@ -309,19 +314,18 @@ class _Beginning:
 
 
 def _beginning(
-    config: FitConfig,
-    scene: Scene,
+    start: RunStart,
     renderer: Renderer,
-    stop: StopRequest,
     strategy: Strategy | None,
     world: World,
     folder: RunFolder,
 ) -> _Beginning:
+    config, scene = start.config, start.scene
     rows: Rows | None = None
-    if config.is_stored and config.init is not None:
-        n_rows = n_first_rows(config, config.init)
-    else:
-        rows = scene.initial_rows(config, stop)
+    keys: RowKeys | None = None
+    n_rows = start.n_streamed()
+    if n_rows is None:
+        rows, keys = start.in_memory()
         n_rows = len(rows["means"])
     store = None
     if config.is_stored:
@@ -336,17 +340,13 @@ def _beginning(
         store = StoreUse(folder.store_of(config), choice.blocks, named)
         if rows is None:
             memory = max(_LEAST_FOR_CLOUD, choice.blocks.places * choice.blocks.block_bytes)
-            assert config.init is not None
-            cloud = functools.partial(
-                first_store, scene, config, config.init, memory=memory, stop=stop
-            )
-            store = replace(store, cloud=cloud)
+            store = replace(store, cloud=start.into_store(memory))
     elif world.size == 1:
         assert rows is not None
         choice = choice_for(config, scene, rows, renderer)
     else:
         assert rows is not None
-        own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
+        own = first_rows(rows, rank=world.rank, n_ranks=world.size, keys=keys).rows
         choice = choice_of_ranks(config, scene, own, renderer, world)
     make = functools.partial(
         Trainer,
@@ -361,6 +361,7 @@ def _beginning(
         sharing=_sharing(config, world),
         store=store,
         views=[view.name for view in training_views(scene)],
+        row_keys=keys,
     )
     return _Beginning(choice, n_rows, make)
 
@@ -443,8 +444,8 @@ def _check_resumed(run: Run, config: FitConfig, digest: str) -> None:
         place = "in a store on a drive" if is_stored else "in its checkpoints"
         raise InputError(
             f"--offload must be {run.placing['preset']} as before, got {config.offload}: the "
-            f"Gaussians of {run.folder.root} are {place}; start a new run from its exported "
-            "Gaussians with --init"
+            f"Gaussians of {run.folder.root} are {place}; a new run with --init "
+            f"{run.folder.root} begins with them"
         )
     saved = of_this_version(run.checkpoint.state.get("recipe", {}))
     require_same_options(saved, config.recipe)
