@@ -55,7 +55,7 @@ def make_backend(
         mem_limit: share of the scene above which a preset that splits views does.
         limits: of rows, where memory sets them.
         seed: of the search for an order.
-        keys: of ``rows``, where these are a rank's own; None numbers them from 0.
+        keys: of ``rows``, on the device; None numbers them from 0.
         sharing: with other ranks; see `Engine`.
 
     Raises:
@@ -71,7 +71,7 @@ def make_backend(
             raise InputError(f"--semantics sparse needs another --offload than {preset.name}")
         options["make_optimizer"] = lambda groups: HostMirrorAdam(groups, eps=ADAM_EPS)
         if rows is not None:
-            return mirror_engine(Gaussians(rows, **options), renderer)
+            return mirror_engine(Gaussians(rows, keys=keys, **options), renderer)
         assert source is not None
         return mirror_engine(restored_gaussians(source, **options), renderer)
     options["semantics"] = preset.host_semantics(semantics)

@@ -16,8 +16,7 @@ from gs_train.scene.neighbours import Floats
 GROUP = 512
 """Points that follow each other in a region and have a box: what a halo consists of."""
 
-_POINT, _COLOR, _SPACING = 12, 3, 4
-_BOTH = _POINT + _COLOR
+_POINT = 12
 
 Codes = NDArray[np.int64]
 Colors = NDArray[np.uint8]
@@ -44,12 +43,12 @@ class Curve:
         _codes(points, self._low, self._scale, codes)
         return codes
 
-    def deal(self, points: Floats, colors: Colors) -> tuple[NDArray[np.uint8], Codes]:
-        """Points and colours side by side (P, 15), by part and then in their order; and (parts,)
-        how many each part has."""
-        both = np.empty((len(points), _BOTH), np.uint8)
+    def deal(self, points: Floats, others: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Codes]:
+        """Points and (P, W) bytes of each, such as colours, side by side (P, 12 + W), by part and
+        then in their order; and (parts,) how many each part has."""
+        both = np.empty((len(points), _POINT + others.shape[1]), np.uint8)
         both[:, :_POINT] = points.view(np.uint8)
-        both[:, _POINT:] = colors
+        both[:, _POINT:] = others
         part = np.searchsorted(self._cuts, self.codes(points), side="right")
         order = np.argsort(part.astype(np.uint16), kind="stable")  # 16 bits are sorted fast
         return both[order], np.bincount(part, minlength=self.n_parts).astype(np.int64)
@@ -106,18 +105,22 @@ class Spill:
     def sort(self, region: int, curve: Curve) -> Floats:
         """Put the points of a region in Morton order, equal ones in that of the file they come
         from, and return them."""
-        files = [self._part(part) for part in self.regions[region] if self.counts[part]]
-        both = np.concatenate([np.fromfile(path, np.uint8) for path in files])
-        both = both.reshape(-1, _BOTH)
+        both = self.take_dealt(region)
         points = both[:, :_POINT].copy().view(np.float32)
         order = np.argsort(curve.codes(points), kind="stable")
         points = points[order]
-        for path in files:
-            path.unlink()
         with self._region(region).open("xb", buffering=0) as file:
             _write(file.fileno(), points)
             _write(file.fileno(), both[order, _POINT:])
         return points
+
+    def take_dealt(self, region: int) -> NDArray[np.uint8]:
+        """(P, 12 + W) of a region as `append` got them, part after part; the files go."""
+        files = [self._part(part) for part in self.regions[region] if self.counts[part]]
+        dealt = np.concatenate([np.fromfile(path, np.uint8) for path in files])
+        for path in files:
+            path.unlink()
+        return dealt.reshape(int(self.sizes[region]), -1)
 
     def points(self, region: int) -> Floats:
         """(P, 3) of a region, in Morton order."""

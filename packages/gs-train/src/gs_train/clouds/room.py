@@ -11,7 +11,7 @@ from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
 from gs_train.sizes import format_bytes
 
-_ROW_BYTES = 192
+_POINT_BYTES = 192
 """Of a point of a region that is worked on."""
 
 _READ_BYTES = 256
@@ -32,16 +32,21 @@ class CloudRoom:
 
     Args:
         memory: bytes.
+        row_bytes: of a row of a region that is worked on.
+        read_bytes: of a row of a piece that is read and dealt.
 
     Attributes:
         piece_rows: points that are read at once.
         threads: that read pieces, and that work on regions: fewer where memory does not suffice.
     """
 
-    def __init__(self, memory: int) -> None:
+    def __init__(
+        self, memory: int, *, row_bytes: int = _POINT_BYTES, read_bytes: int = _READ_BYTES
+    ) -> None:
         self._memory = memory
+        self._row_bytes, self._read_bytes = row_bytes, read_bytes
         self.threads = len(os.sched_getaffinity(0))
-        fitting = memory // (2 * self.threads * _READ_BYTES)
+        fitting = memory // (2 * self.threads * self._read_bytes)
         self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
         self._region_rows = 0
 
@@ -53,11 +58,11 @@ class CloudRoom:
         """
         for_regions = self._memory - math.ceil(_ALL_BYTES * n_points)
         least = -(-n_points // _MOST_REGIONS)
-        threads = min(self.threads, for_regions // (least * _ROW_BYTES))
+        threads = min(self.threads, for_regions // (least * self._row_bytes))
         if threads < 1:
-            self._refuse(f"{n_points:,} points of {path}", least * _ROW_BYTES, n_points)
+            self._refuse(f"{n_points:,} points of {path}", least * self._row_bytes, n_points)
         self.threads = threads
-        self._region_rows = for_regions // (threads * _ROW_BYTES)
+        self._region_rows = for_regions // (threads * self._row_bytes)
         return max(1, -(-_PARTS_OF_REGION * n_points // self._region_rows))
 
     def region_rows(self) -> int:
@@ -71,10 +76,10 @@ class CloudRoom:
             InputError: it does not.
         """
         for_regions = self._memory - math.ceil(_ALL_BYTES * n_points)
-        threads = for_regions // (n_rows * _ROW_BYTES)
+        threads = for_regions // (n_rows * self._row_bytes)
         if threads < 1:
             what = f"{n_rows:,} points of {path} that lie as good as in one place"
-            self._refuse(what, n_rows * _ROW_BYTES, n_points)
+            self._refuse(what, n_rows * self._row_bytes, n_points)
         self.threads = min(self.threads, threads)
 
     def require_drive(self, folder: Path, n_points: int, row_bytes: float) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from gs_train.blocks.block_planes import first_row_bytes
 from gs_train.blocks.new_store import NewStore
 from gs_train.blocks.partition import kd_partition
+from gs_train.clouds.looked import Looked
 from gs_train.clouds.making import making
 from gs_train.clouds.regions import Curve, Spill, group_boxes
 from gs_train.clouds.room import CloudRoom
@@ -33,7 +34,7 @@ from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.names import printable
 from gs_train.rows.keys import END_OF_KEYS
-from gs_train.rows.morton import MortonCube, bounds_by_sample, sample_stride
+from gs_train.rows.morton import sample_stride
 from gs_train.scene.initialize import check_options, least_spacing, rows_with_spacing
 from gs_train.scene.neighbours import Floats
 
@@ -126,35 +127,6 @@ def stored_scene(
     return n
 
 
-@dataclass(frozen=True)
-class _Looked:
-    """What a first pass over the points finds.
-
-    Attributes:
-        n_points: that can be used.
-        lowest, highest: their bounds, with strays.
-        sample: (S, 3) every `sample_stride`-th of the points.
-    """
-
-    n_points: int
-    lowest: Tensor
-    highest: Tensor
-    sample: Tensor
-
-    @property
-    def bounds(self) -> tuple[Tensor, Tensor]:
-        """Without strays."""
-        return bounds_by_sample(self.lowest, self.highest, self.sample, self.n_points)
-
-    def curve(self, n_parts: int) -> Curve:
-        """With cuts where they make parts of about as many points."""
-        cube = MortonCube.within(*self.bounds)
-        codes = cube.codes(self.sample).sort().values.numpy()
-        places = np.arange(1, n_parts) * len(codes) // n_parts
-        cuts = np.unique(codes[places])
-        return Curve(cube, cuts[cuts > 0])
-
-
 def _points_of(
     path: Path,
     transform: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None,
@@ -163,7 +135,7 @@ def _points_of(
     return PlyPoints(path, transform=transform, piece_rows=room.piece_rows)
 
 
-def _look(points: PlyPoints, room: CloudRoom, stop: StopRequest) -> _Looked:
+def _look(points: PlyPoints, room: CloudRoom, stop: StopRequest) -> Looked:
     """Bounds and a sample. Read again where points that are left out change the sample."""
     looked = _looked(points, points.n_rows, room, stop)
     if sample_stride(looked.n_points) == sample_stride(points.n_rows):
@@ -171,7 +143,7 @@ def _look(points: PlyPoints, room: CloudRoom, stop: StopRequest) -> _Looked:
     return _looked(points, looked.n_points, room, stop)
 
 
-def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopRequest) -> _Looked:
+def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopRequest) -> Looked:
     stride = sample_stride(n_expected)
     low, high = torch.full((3,), torch.inf), torch.full((3,), -torch.inf)
     sample = [torch.empty(0, 3)]
@@ -186,7 +158,7 @@ def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopReque
         n_points += len(own)
 
     over_pieces(points, "reading points", lambda piece: piece, take, room.threads, stop)
-    return _Looked(n_points, low, high, torch.cat(sample))
+    return Looked(n_points, low, high, torch.cat(sample))
 
 
 def _check_number(n: int, n_all: int, path: Path) -> None:
@@ -232,7 +204,7 @@ def _thin(
     over_regions(spill, "thinning points", work, lambda _: None, room.threads, stop)
 
 
-def _surveyed(spill: Spill, room: CloudRoom, stop: StopRequest) -> tuple[_Looked, Groups]:
+def _surveyed(spill: Spill, room: CloudRoom, stop: StopRequest) -> tuple[Looked, Groups]:
     """Bounds and a sample of the points along the curve, and groups of all regions."""
     n_points = int(spill.sizes.sum())
     first, stride = np.cumsum(spill.sizes) - spill.sizes, sample_stride(n_points)
@@ -252,7 +224,7 @@ def _surveyed(spill: Spill, room: CloudRoom, stop: StopRequest) -> tuple[_Looked
     every = np.concatenate(boxes)
     lowest, highest = every[:, :3].min(0), every[:, 3:].max(0)
     bounds = torch.from_numpy(lowest), torch.from_numpy(highest)
-    return _Looked(n_points, *bounds, torch.cat(sample)), Groups(boxes)
+    return Looked(n_points, *bounds, torch.cat(sample)), Groups(boxes)
 
 
 def _space(spill: Spill, groups: Groups, room: CloudRoom, stop: StopRequest) -> None:

@@ -92,6 +92,26 @@ class Frame:
         out["scales"] = rows["scales"] - float(np.log(self.scale))
         return out
 
+    def rows_in(
+        self, rows: Mapping[str, Tensor], shift: Sequence[float], scale: float
+    ) -> dict[str, Tensor]:
+        """Rows of elsewhere in the training frame; other attributes are passed on, and all where
+        both frames are the same.
+
+        Args:
+            shift: (3,), with ``scale``: ``captured = elsewhere / scale - shift``.
+            scale: above 0.
+        """
+        moved = dict(rows)
+        if (*shift, scale) == (*self.shift, self.scale):
+            return moved
+        back = torch.tensor(np.subtract(self.shift, shift), dtype=torch.float64)
+        means = rows["means"]
+        there = means.double() / scale + back.to(means.device)
+        moved["means"] = (there * self.scale).float()
+        moved["scales"] = rows["scales"] + float(np.log(self.scale / scale))
+        return moved
+
 
 def camera_centres(world_to_camera: np.ndarray) -> np.ndarray:
     """(V, 3) float64 centres of cameras, from (V, 4, 4).

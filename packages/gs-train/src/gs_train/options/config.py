@@ -62,9 +62,10 @@ class FitConfig:
         strategy: adaptive density control, Markov chain Monte Carlo with a fixed cap, or fixed:
             the first Gaussians are trained, and none is added or removed.
         cap: the number of Gaussians never exceeds this (mcmc: 1,000,000 when not given).
-        init: PLY file of points (x y z, colours) in the capture's frame to start from, instead of
-            the reconstruction's; thinned evenly where there are more than the cap. An exported
-            file in a local frame will do, with its transform.json.
+        init: what to start from instead of the reconstruction's points. A PLY file of points
+            (x y z, colours) in the capture's frame, thinned evenly where there are more than the
+            cap; or Gaussians, which keep their values: a PLY file of them, the folder of a run of
+            any preset, one of its checkpoints, or a store. A transform.json beside a file is used.
         sh_degree: spherical harmonics up to this degree, 0 to 3.
         sh_every: one more degree every so many images.
         seed: seed of all random numbers.

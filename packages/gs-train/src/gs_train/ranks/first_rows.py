@@ -30,7 +30,7 @@ class FirstRows(NamedTuple):
 
     Attributes:
         rows: the six attributes.
-        keys: with labels; a row's key is its index among the rows of all ranks.
+        keys: with labels.
         lattice: that the labels come from.
     """
 
@@ -39,11 +39,12 @@ class FirstRows(NamedTuple):
     lattice: Lattice
 
 
-def first_rows(rows: Rows, *, rank: int, n_ranks: int) -> FirstRows:
+def first_rows(rows: Rows, *, rank: int, n_ranks: int, keys: RowKeys | None = None) -> FirstRows:
     """A rank's share of a cloud. The rank comes to it by itself.
 
     Args:
         rows: of all ranks, the same on each.
+        keys: of these; None: a row's key is its index.
         rank, n_ranks: of the world.
     """
     means = rows["means"]
@@ -51,5 +52,8 @@ def first_rows(rows: Rows, *, rank: int, n_ranks: int) -> FirstRows:
     labels = lattice.labels(means)
     own = (owners(labels, n_ranks) == rank).nonzero().squeeze(1)
     taken = {name: rows[name].index_select(0, own) for name in NAMES}
-    keys = RowKeys(own.int(), len(means), labels.index_select(0, own))
-    return FirstRows(taken, keys, lattice)
+    values, following = (own.int(), len(means))
+    if keys is not None:
+        values, following = keys.values.index_select(0, own), keys.next
+    own_keys = RowKeys(values, following, labels.index_select(0, own))
+    return FirstRows(taken, own_keys, lattice)

@@ -23,9 +23,9 @@ END_OF_KEYS = 2**31
 class RowKeys:
     """The keys of N rows, and the next free one.
 
-    A key is unique in a run: the row's index in the initial cloud, or the next free number when it
-    is born. A key of a pruned row is never given again. Where ranks share the rows, a label beside
-    each key says who owns the row.
+    A key is unique in a run: the row's index in the initial cloud, the key that it had in the run
+    that this one began with, or the next free number when it is born. A key of a pruned row is
+    never given again. Where ranks share the rows, a label beside each key says who owns the row.
 
     Attributes:
         values: (N,) int32, distinct, at least 0, in the rows' order.

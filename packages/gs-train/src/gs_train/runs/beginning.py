@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gs_train.clouds.first_store import first_store, n_first_rows
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
-from gs_train.options.config import FitConfig
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer, Rows
+from gs_train.rows.keys import RowKeys
 from gs_train.runs.disk import require_room_to_train
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.offload import (
@@ -23,6 +22,7 @@ from gs_train.runs.offload import (
     sharing_of,
     training_views,
 )
+from gs_train.runs.start import RunStart
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene
@@ -51,10 +51,8 @@ class Beginning:
 
 
 def beginning_of(
-    config: FitConfig,
-    scene: Scene,
+    start: RunStart,
     renderer: Renderer,
-    stop: StopRequest,
     strategy: Strategy | None,
     world: World,
     folder: RunFolder,
@@ -62,7 +60,7 @@ def beginning_of(
     """Choose where the first rows of a run will live. A collective.
 
     Args:
-        stop: looked at while the rows are made.
+        start: what the run begins with.
         strategy: from Python; None: the one that the options name.
         folder: of the run.
 
@@ -70,11 +68,12 @@ def beginning_of(
         InputError: the first rows cannot be made, or do not fit.
         Interrupted: a stop was asked for.
     """
+    config, scene = start.config, start.scene
     rows: Rows | None = None
-    if config.is_stored and config.init is not None:
-        n_rows = n_first_rows(config, config.init)
-    else:
-        rows = scene.initial_rows(config, stop)
+    keys: RowKeys | None = None
+    n_rows = start.n_streamed()
+    if n_rows is None:
+        rows, keys = start.in_memory()
         n_rows = len(rows["means"])
     store = None
     if config.is_stored:
@@ -84,13 +83,13 @@ def beginning_of(
                 "strategy from Python"
             )
         choice = choice_of_blocks(config, scene, n_rows, renderer.device, rows)
-        store = _new_store(config, scene, choice, folder, has_rows=rows is not None, stop=stop)
+        store = _new_store(start, choice, folder, has_rows=rows is not None)
     elif world.size == 1:
         assert rows is not None
         choice = choice_for(config, scene, rows, renderer)
     else:
         assert rows is not None
-        own = first_rows(rows, rank=world.rank, n_ranks=world.size).rows
+        own = first_rows(rows, rank=world.rank, n_ranks=world.size, keys=keys).rows
         choice = choice_of_ranks(config, scene, own, renderer, world)
     make = functools.partial(
         Trainer,
@@ -105,29 +104,21 @@ def beginning_of(
         sharing=sharing_of(config, world),
         store=store,
         views=[view.name for view in training_views(scene)],
+        row_keys=keys,
     )
     return Beginning(choice, n_rows, make)
 
 
-def _new_store(
-    config: FitConfig,
-    scene: Scene,
-    choice: Choice,
-    folder: RunFolder,
-    *,
-    has_rows: bool,
-    stop: StopRequest,
-) -> StoreUse:
-    """A store that the first rows are put into, or that is made of the cloud of ``--init``."""
+def _new_store(start: RunStart, choice: Choice, folder: RunFolder, *, has_rows: bool) -> StoreUse:
+    """A store that the first rows are put into, or that is made of them piece by piece."""
     assert choice.blocks is not None
+    config = start.config
     named = None if config.store is None else str(config.store.absolute())
     store = StoreUse(folder.store_of(config), choice.blocks, named)
     if has_rows:
         return store
-    assert config.init is not None
     memory = max(_LEAST_FOR_CLOUD, choice.blocks.places * choice.blocks.block_bytes)
-    cloud = functools.partial(first_store, scene, config, config.init, memory=memory, stop=stop)
-    return replace(store, cloud=cloud)
+    return replace(store, cloud=start.into_store(memory))
 
 
 def stored_trainer(begin: Beginning, scene: Scene, folder: RunFolder, stop: StopRequest) -> Trainer:

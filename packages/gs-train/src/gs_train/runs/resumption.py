@@ -54,8 +54,8 @@ def require_resumable(run: Run, config: FitConfig, digest: str) -> None:
         place = "in a store on a drive" if is_stored else "in its checkpoints"
         raise InputError(
             f"--offload must be {run.placing['preset']} as before, got {config.offload}: the "
-            f"Gaussians of {run.folder.root} are {place}; start a new run from its exported "
-            "Gaussians with --init"
+            f"Gaussians of {run.folder.root} are {place}; a new run with --init "
+            f"{run.folder.root} begins with them"
         )
     saved = of_this_version(run.checkpoint.state.get("recipe", {}))
     require_same_options(saved, config.recipe)

@@ -73,7 +73,7 @@ class RunState:
         Raises:
             LookupError, TypeError, ValueError, AttributeError: it is something else.
         """
-        frame, spent = _frame(plain["frame"]), _spent(plain["spent"])
+        frame, spent = frame_of(plain["frame"]), _spent(plain["spent"])
         placing = _placing(plain["placing"])
         dict.keys(plain.get("recipe", {}))
         str.encode(plain["capture"])
@@ -125,7 +125,12 @@ def _given(plain: Mapping[str, str]) -> dict[str, str]:
     return {name: "".join(plain[name]) for name in PARTS if name in plain}
 
 
-def _frame(plain: Mapping[str, Any]) -> Frame:
+def frame_of(plain: Mapping[str, Any]) -> Frame:
+    """The frame that the state of a checkpoint holds.
+
+    Raises:
+        LookupError, TypeError, ValueError: it holds none.
+    """
     x, y, z = (_number(value) for value in plain["shift"])
     means_extent = plain.get("means_extent")  # which earlier versions did not have
     own = None if means_extent is None else _number(means_extent)

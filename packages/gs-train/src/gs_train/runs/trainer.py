@@ -73,6 +73,7 @@ class Trainer:
         config: the run's options.
         rows: the first Gaussians; those of all ranks, where there are several. None where ``store``
             has a cloud of them.
+        row_keys: of these, on the CPU; None: a row's key is its index.
         renderer: draws them; decides the device.
         extent: radius of the scene (see :class:`gs_train.data.frame.Frame`).
         means_extent: what the means' learning rate is a multiple of; ``extent`` when None.
@@ -107,12 +108,14 @@ class Trainer:
         sharing: Sharing | None = None,
         store: StoreUse | None = None,
         views: Sequence[str] = (),
+        row_keys: RowKeys | None = None,
     ) -> None:
-        keys = dealing = None
+        keys = None if row_keys is None else row_keys.to(renderer.device)
+        dealing = None
         if sharing is not None and sharing.world.size > 1:
             world = sharing.world
             assert rows is not None
-            own = first_rows(rows, rank=world.rank, n_ranks=world.size)
+            own = first_rows(rows, rank=world.rank, n_ranks=world.size, keys=row_keys)
             rows, keys = own.rows, own.keys.to(renderer.device)
             dealing = Dealing(world, own.lattice)
         self._start(

@@ -36,6 +36,7 @@ from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.held_out import HeldOut
+from gs_train.runs.init_splats import first_splats
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
 from gs_train.runs.offload import cap_device_memory
@@ -47,6 +48,7 @@ from gs_train.runs.renderer import renderer_for
 from gs_train.runs.resumption import require_resumable, resumed
 from gs_train.runs.run import Run
 from gs_train.runs.run_state import Spent
+from gs_train.runs.start import RunStart
 from gs_train.runs.step_report import StopTraining
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
@@ -121,12 +123,15 @@ def fit_locked(
         if capture.has_depths and config.depth_weight is None:  # of a caller in Python
             _say(not_used("depth maps"))
         scene = Scene.load(capture, renderer.device, run.frame if run else None)
+        splats = None
         if run is None:
-            scene = with_means_extent(scene, config)
+            splats = first_splats(config, scene.frame, folder)
+            scene = with_means_extent(scene, config, splats)
         held_out = HeldOut(config, scene, folder, world, own_stop)
         begin: Beginning | None = None
         if run is None:
-            begin = beginning_of(config, scene, renderer, early, parts.strategy, world, folder)
+            start = RunStart(config, scene, splats, early)
+            begin = beginning_of(start, renderer, parts.strategy, world, folder)
             choice, n_rows = begin.choice, begin.n_rows
             if choice.blocks is None:
                 trainer, begin = begin.trainer(), None  # which has the rows

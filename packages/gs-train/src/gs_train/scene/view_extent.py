@@ -13,6 +13,7 @@ from gs_train.data.point_ply import PlyPoints
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.renderers import View
+from gs_train.scene.first_splats import FirstSplats
 from gs_train.scene.scene import Scene
 
 _TO_SPARE = 1.1
@@ -23,10 +24,13 @@ _CELLS = 32
 _PIECE = 1 << 12
 
 
-def with_means_extent(scene: Scene, config: FitConfig) -> Scene:
+def with_means_extent(scene: Scene, config: FitConfig, splats: FirstSplats | None = None) -> Scene:
     """A scene that begins, whose frame has the extent of ``--means-extent``.
 
     With ``view``, points are those of the reconstruction, or of ``--init``.
+
+    Args:
+        splats: of ``--init``, where that holds Gaussians.
 
     Raises:
         InputError: no view sees a point, or the file of ``--init`` cannot be read.
@@ -34,7 +38,8 @@ def with_means_extent(scene: Scene, config: FitConfig) -> Scene:
     if config.means_extent == "cameras":
         return scene
     views = [scene.views[k] for k in _evenly(scene.capture.train, _MOST_VIEWS)]
-    extent = view_extent(views, _points_of(scene, config))
+    points = _points_of(scene, config) if splats is None else splats.means(_MOST_POINTS)
+    extent = view_extent(views, points)
     if extent is None:
         raise InputError(
             "--means-extent view needs points that training views see, and they see none of "
