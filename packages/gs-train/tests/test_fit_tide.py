@@ -25,7 +25,7 @@ from gs_train.rows.attributes import NAMES
 from gs_train.rows.shown import RowsAtHand
 from gs_train.rows.view_parts import view_parts
 from gs_train.rows.visible import render_view
-from gs_train.runs import trainer
+from gs_train.runs import stored_engine
 from gs_train.runs.logs import read_log
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
@@ -187,7 +187,7 @@ def test_a_batch_that_comes_view_by_view_changes_no_bit_of_exposures(
         return begin(self, *arguments)
 
     monkeypatch.setattr(BlockPasses, "begin", noted)
-    monkeypatch.setattr(trainer, "BatchRoom", lambda *_: BatchRoom(ROOM))
+    monkeypatch.setattr(stored_engine, "BatchRoom", lambda *_: BatchRoom(ROOM))
     passes = fitted(tiny_capture, tmp_path / "passes", *terms)
     assert begun
     assert all(len(seen.microbatches) == 2 for seen in begun)  # whole views: no sum in other order

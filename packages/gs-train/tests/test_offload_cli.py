@@ -17,7 +17,7 @@ from torch import Tensor
 
 import gs_train.runs.loop
 import gs_train.runs.offload
-import gs_train.runs.saved_rows
+import gs_train.runs.run_rows
 import gs_train.runs.trainer
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
@@ -126,7 +126,7 @@ def test_a_finished_run_is_scored_rendered_and_exported(
     shutil.copytree(fitted(preset, _batch(preset)), out)
     before = json.loads((out / "metrics.json").read_text())
     monkeypatch.setattr(
-        gs_train.runs.saved_rows, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40)
+        gs_train.runs.run_rows, "caps_of", lambda *_: Caps(device=1 << 20, host=1 << 40)
     )
 
     def refused(*_: object) -> Tensor:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-import gs_train.runs.saved_rows
+import gs_train.runs.run_rows
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from gs_train.cli import main
 from gs_train.errors import InputError
@@ -296,7 +296,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a running fit does it, twice in a row."""
-    read, left = gs_train.runs.saved_rows.restored_to_look_at, [7, 8]
+    read, left = gs_train.runs.run_rows.restored_to_look_at, [7, 8]
 
     def late(*arguments: Any, **options: Any) -> Any:
         if left:
@@ -305,7 +305,7 @@ def test_a_checkpoint_that_is_removed_before_it_is_read_is_replaced_by_the_newes
             shutil.rmtree(old)
         return read(*arguments, **options)
 
-    monkeypatch.setattr(gs_train.runs.saved_rows, "restored_to_look_at", late)
+    monkeypatch.setattr(gs_train.runs.run_rows, "restored_to_look_at", late)
     assert main(["export", str(run)]) == 0
     assert (run / "export/inria/point_cloud/iteration_8/point_cloud.ply").exists()
     left[:] = [9]

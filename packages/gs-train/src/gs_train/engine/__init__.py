@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training with rows in more than one memory: presets, what they need, and the engine."""
+"""Training with rows in more than one memory: the step, and the placements of its rows."""

@@ -28,7 +28,7 @@ from gs_train.runs.offload import (
     training_views,
 )
 from gs_train.runs.run import Run
-from gs_train.runs.saved_rows import damage_of
+from gs_train.runs.run_rows import damage_of
 from gs_train.runs.strategies import Strategy
 from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene

@@ -28,8 +28,8 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.parts import require_given
 from gs_train.runs.record import RunRecord
 from gs_train.runs.renderer import renderer_for
+from gs_train.runs.run_rows import RunRows
 from gs_train.runs.run_state import RunState, Spent
-from gs_train.runs.saved_rows import SavedRows
 from gs_train.scene.scene import capture_digest
 from gs_train.tide.store_folder import SavedStore
 
@@ -190,12 +190,12 @@ class Run:
         return capture
 
     @property
-    def rows(self) -> SavedRows:
+    def rows(self) -> RunRows:
         """The rows as they were saved."""
-        return SavedRows(self.checkpoint, self.store, self.folder.root, self.config)
+        return RunRows(self.checkpoint, self.store, self.folder.root, self.config)
 
     def geometry(self, own: Tensor | None = None) -> dict[str, Tensor]:
-        """See :meth:`gs_train.runs.saved_rows.SavedRows.geometry`."""
+        """See :meth:`gs_train.runs.run_rows.RunRows.geometry`."""
         return self.rows.geometry(own)
 
     def read(self, device: torch.device, stop: StopRequest | None = None) -> tuple[Run, ShownRows]:
@@ -231,7 +231,7 @@ class Run:
         *,
         stop: StopRequest | None = None,
     ) -> ShownRows:
-        """See :meth:`gs_train.runs.saved_rows.SavedRows.shown`."""
+        """See :meth:`gs_train.runs.run_rows.RunRows.shown`."""
         return self.rows.shown(device, own, stop=stop)
 
     @property

@@ -31,7 +31,7 @@ from gs_train.tide.store_use import StoreUse
 
 
 @dataclass(frozen=True)
-class SavedRows:
+class RunRows:
     """The rows that a checkpoint holds, or refers to in a store on a drive.
 
     Attributes:
