@@ -172,6 +172,11 @@ def test_a_run_with_exposures_goes_on_with_the_same_bits(
     for name, values in theirs.items():
         assert torch.equal(ours[name], values), name
     assert theirs["exposure/values"].std(0).max() > 0
+    with StopRequest() as stop:
+        scene = open_scene(whole, Limits(renderer="cpu"), stop)
+    shown = torch.stack([scene.exposures[index].flatten() for index in scene.train])
+    assert torch.equal(shown, theirs["exposure/values"])
+    scene.close()
 
 
 def test_a_batch_that_comes_view_by_view_changes_no_bit_of_exposures(
