@@ -170,3 +170,22 @@ def test_a_rank_without_memory_for_a_view_draws_it_in_parts(meet: _Meet, rank: i
     assert len(lines) == 1
     assert lines[0].startswith(f"rank {rank} has too little device memory for view ")
     assert meet.newest() == STEPS
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("phase", "point", "call", "rank"), EACH, ids=[f"{each[0]}-{each[3]}" for each in EACH]
+)
+def test_a_rank_without_memory_elsewhere(
+    meet: _Meet, phase: str, point: str, call: int, rank: int
+) -> None:
+    fault = meet.fault(rank, point, "memory", call=call)
+    ran = meet(fault)
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    (line,) = ran.errors
+    assert line.startswith(f"gs-train: error: rank {rank}: device memory ran out")
+    assert "Tried to allocate 2.00 GiB" in line
+    is_saved = phase in SAVED_BEFORE or (phase, rank) == SAVED_BY_FIRST
+    assert meet.newest() == (STEPS if is_saved else SAVED)
+    meet.goes_on()
