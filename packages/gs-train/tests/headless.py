@@ -134,14 +134,17 @@ class Browser:
         self.mouse("Released", *end)
 
     def click(self, script: str) -> None:
-        """Click in the middle of the element that an expression gives, once it rests there."""
+        """Click in the middle of the element that an expression gives, once it rests there for some
+        frames with nothing over it: lists and folders close and open slowly."""
         place = self.evaluate(
             "new Promise(done => {let last = ''; let n = 0; const look = () => {"
             f"const of = ({script}); if (of) {{of.scrollIntoView({{block: 'nearest'}});"
             "const r = of.getBoundingClientRect();"
-            "const now = JSON.stringify([r.x + r.width / 2, r.y + r.height / 2]);"
-            "n = now === last && r.width && !of.closest('[inert]') ? n + 1 : 0; last = now}"
-            "n < 5 ? setTimeout(look, 50) : done(JSON.parse(last))}; look()})"
+            "const at = [r.x + r.width / 2, r.y + r.height / 2]; const now = JSON.stringify(at);"
+            "const hit = r.width && document.elementFromPoint(...at);"
+            "const is_on_top = hit && of.parentElement.contains(hit) && !of.closest('[inert]');"
+            "n = now === last && is_on_top ? n + 1 : 0; last = now}"
+            "n < 10 ? requestAnimationFrame(look) : done(JSON.parse(last))}; look()})"
         )
         self.mouse("Moved", *place, button="none", buttons=0)
         self.mouse("Pressed", *place)
