@@ -37,6 +37,7 @@ from gs_train.runs.all_ranks import (
     on_all_ranks,
     stop_of_all,
 )
+from gs_train.runs.block_figures import expected_line
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder, require_same_options
@@ -144,7 +145,7 @@ def fit_locked(
         begin: _Beginning | None = None
         if run is None:
             begin = _beginning(config, scene, renderer, early, parts.strategy, world, folder)
-            choice, n_rows = begin.choice, begin.n_rows
+            choice, n_rows, expected = begin.choice, begin.n_rows, begin.expected
             if choice.blocks is None:
                 trainer, begin = begin.trainer(), None  # which has the rows
                 held.callback(trainer.close)
@@ -159,6 +160,9 @@ def fit_locked(
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             trainer, choice = _resumed(run, config, scene, renderer, parts.strategy, world)
+            expected = None
+            if choice.blocks is not None:
+                expected = expected_line(config, scene, None, choice, renderer)
             held.callback(trainer.close)
             n_rows = trainer.n_rows
             spent = run.spent
@@ -180,6 +184,8 @@ def fit_locked(
         )
         if trainer.step < config.steps:
             _say(f"offload {choice.preset.name}: {choice.reason}")
+            if expected is not None:
+                _say(expected)
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --more-steps")
@@ -301,11 +307,13 @@ class _Beginning:
         choice: where its rows will live.
         n_rows: the first ones.
         trainer: makes the trainer, and the store where there is one. Holds the first rows.
+        expected: a line about the store; None: there is none.
     """
 
     choice: Choice
     n_rows: int
     trainer: Callable[[], Trainer]
+    expected: str | None = None
 
 
 def _beginning(
@@ -323,7 +331,7 @@ def _beginning(
     else:
         rows = scene.initial_rows(config, stop)
         n_rows = len(rows["means"])
-    store = None
+    store = expected = None
     if config.is_stored:
         if strategy is not None:
             raise InputError(
@@ -332,6 +340,7 @@ def _beginning(
             )
         choice = choice_of_blocks(config, scene, n_rows, renderer.device, rows)
         assert choice.blocks is not None
+        expected = expected_line(config, scene, rows, choice, renderer)
         named = None if config.store is None else str(config.store.absolute())
         store = StoreUse(folder.store_of(config), choice.blocks, named)
         if rows is None:
@@ -362,7 +371,7 @@ def _beginning(
         store=store,
         views=[view.name for view in training_views(scene)],
     )
-    return _Beginning(choice, n_rows, make)
+    return _Beginning(choice, n_rows, make, expected)
 
 
 def _put_into_store(begin: _Beginning, folder: RunFolder, stop: StopRequest) -> Trainer:
