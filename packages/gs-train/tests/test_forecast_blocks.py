@@ -16,6 +16,7 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, make_renderer
+from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.forecasts.block_bytes import (
     PAGE,
     BlockMemory,
@@ -27,7 +28,6 @@ from gs_train.sizing.forecasts.block_bytes import (
     record_bytes,
     row_bytes,
 )
-from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.forecasts.block_speed import block_speed, block_traffic
 from gs_train.sizing.workload import BatchRows, Workload
 

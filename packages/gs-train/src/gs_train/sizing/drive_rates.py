@@ -126,10 +126,10 @@ class _Records:
     def __init__(self, file: int, buffers: Sequence[mmap.mmap]) -> None:
         self._file = file
         self._buffers = buffers
+        direct = getattr(os, "O_DIRECT", 0)
         try:
-            flags = fcntl.fcntl(file, fcntl.F_GETFL)
-            fcntl.fcntl(file, fcntl.F_SETFL, flags | os.O_DIRECT)
-            self.is_direct = True
+            fcntl.fcntl(file, fcntl.F_SETFL, fcntl.fcntl(file, fcntl.F_GETFL) | direct)
+            self.is_direct = direct != 0
         except OSError:
             self.is_direct = False
 
