@@ -78,7 +78,8 @@ def test_as_json_it_has_what_other_presets_have(said: Any) -> None:
     blocks = tide["blocks"]
     assert 0 < blocks["read"] <= blocks["loaded"]
     assert tide["bytes_read"] == pytest.approx(tide["drive_bytes"] / blocks["all"] * blocks["read"])
-    seconds = tide["bytes_read"] * (1 / 4e9 + 1 / 2e9)
+    assert 0 < tide["bytes_written"] <= tide["bytes_read"]
+    seconds = tide["bytes_read"] / 4e9 + tide["bytes_written"] / 2e9
     assert tide["seconds"]["drive"] == pytest.approx(seconds)
     assert tide["images_per_second"] == pytest.approx(1 / seconds)
     assert tide["drive"] == {"read": 4e9, "write": 2e9, "source": "as --drive-rates says"}

@@ -75,8 +75,8 @@ def planned_on_drive(
             "loaded": plan.traffic.loaded,
             "read": plan.traffic.read,
         },
-        "bytes_read": plan.bytes_moved,
-        "bytes_written": plan.bytes_moved,
+        "bytes_read": plan.bytes_read,
+        "bytes_written": plan.bytes_written,
         "drive": None if drive is None else asdict(drive),
         "drive_trouble": trouble,
     }

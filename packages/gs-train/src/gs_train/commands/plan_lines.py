@@ -34,10 +34,12 @@ def lines_of_drive(tide: dict[str, Any], *, in_one: bool) -> list[str]:
     elif tide["drive"] is None:
         lines.append(f"{space}; {tide['drive_trouble']}")
     else:
-        read, write, source = (tide["drive"][name] for name in ("read", "write", "source"))
+        drive, moved = tide["drive"], (tide["bytes_read"], tide["bytes_written"])
+        n_read, n_written = (format_bytes(int(n_bytes)) for n_bytes in moved)
         lines.append(
-            f"{space}; a step reads {format_bytes(int(tide['bytes_read']))} and writes about as "
-            f"much; it reads {read / 1e9:.3g} GB/s and writes {write / 1e9:.3g} GB/s, {source}"
+            f"{space}; a step reads {n_read} and writes {n_written}; it reads "
+            f"{drive['read'] / 1e9:.3g} GB/s and writes {drive['write'] / 1e9:.3g} GB/s, "
+            f"{drive['source']}"
         )
     if tide["reason"]:
         lines.append(f"--offload tide does not fit: {tide['reason']}")

@@ -48,11 +48,10 @@ def expected_line(
     plan = _planned(
         config, workload_of(config, scene, rows, renderer), caps_of(config, renderer.device), choice
     )
-    moved = "and none of them needs the drive"
+    moved = "each and do not need the drive"
     if plan.needs_drive:
-        n_bytes = format_bytes(int(plan.bytes_moved))
-        n_read = f"{plan.traffic.read:,.3g}"
-        moved = f"and read {n_read} of them from the drive, {n_bytes}, and write about as much"
+        read, written = (format_bytes(int(n)) for n in (plan.bytes_read, plan.bytes_written))
+        moved = f"each, read {read} from the drive and write {written}"
     return (
         f"{taken} and up to {format_bytes(plan.drive_bytes)} on the drive, with up to "
         f"{format_bytes(plan.snapshot_bytes)} more for snapshots; once all are trained, steps use "

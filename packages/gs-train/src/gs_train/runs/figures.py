@@ -195,8 +195,8 @@ def _predicted_of_blocks(
     return {
         **_bytes_of(plan.need, is_gpu=is_gpu),
         "images_per_second": rate,
-        READ: plan.bytes_moved,
-        WRITTEN: plan.bytes_moved,
+        READ: plan.bytes_read,
+        WRITTEN: plan.bytes_written,
     }
 
 

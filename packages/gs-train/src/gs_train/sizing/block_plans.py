@@ -67,9 +67,14 @@ class BlockPlan:
         return record_bytes(self.work, self.room.block_rows)
 
     @property
-    def bytes_moved(self) -> float:
-        """That a mean batch reads from the drive; it writes about as many."""
+    def bytes_read(self) -> float:
+        """That a mean batch reads from the drive."""
         return self.traffic.read * self.record_bytes
+
+    @property
+    def bytes_written(self) -> float:
+        """That a mean batch writes to the drive."""
+        return self.traffic.written * self.record_bytes
 
     @property
     def views_whole(self) -> bool:

@@ -35,7 +35,7 @@ class BlockTraffic:
     Attributes:
         used: that may hold rows which the batch sees.
         loaded: that come to slots; twice where a batch has to take turns.
-        read: that come from the drive; about as many are written.
+        read: that come from the drive; twice where a batch has to take turns in all memory.
         seen: that any view sees.
         together: that are used before others are, in ``n_together`` batches: those of a tile, or of
             a batch of shuffled views.
@@ -47,6 +47,11 @@ class BlockTraffic:
     seen: float
     together: float
     n_together: int
+
+    @property
+    def written(self) -> float:
+        """Blocks that go to the drive: each that was read is changed once."""
+        return min(self.read, self.used)
 
     def distinct(self, n_batches: int) -> float:
         """Blocks that so many batches use."""
@@ -150,6 +155,6 @@ def block_speed(
         return None
     drive_s = 0.0
     if drive is not None:
-        drive_s = traffic.read * record * (1.0 / drive.read + 1.0 / drive.write)
+        drive_s = record * (traffic.read / drive.read + traffic.written / drive.write)
     batch_s = max(device_s, link_s, drive_s)
     return BlockSpeed(work.batch_size / batch_s, device_s, link_s, drive_s, traffic)
