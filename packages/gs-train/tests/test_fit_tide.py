@@ -75,7 +75,7 @@ def by_key(out: Path) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in rows])[order] for name in NAMES}
 
 
-def metrics(out: Path) -> dict[str, object]:
+def metrics(out: Path) -> dict[str, Any]:
     return json.loads((out / "metrics.json").read_text())
 
 
@@ -290,6 +290,54 @@ def test_what_moved_is_counted(few: Path) -> None:
     assert float(rows[-1]["bytes_read"]) > 0
 
 
+@pytest.mark.parametrize(
+    "memory",
+    [
+        ("--block-rows", "32", "--tide.slots", "6", "--tide.arena", "64kB"),
+        pytest.param(
+            ("--block-rows", "16", "--tide.slots", "12", "--tide.arena", "200kB"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("--block-rows", "32", "--order", "tiles", "--tile-views", "4", *FEW[2:]),
+            marks=pytest.mark.long,
+        ),
+    ],
+)
+def test_a_run_says_what_it_expects_and_what_came(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], memory: tuple[str, ...]
+) -> None:
+    out = fitted(tiny_capture, tmp_path / "run", "--sh-degree", "0", *memory)
+    text, said = capsys.readouterr()
+    line = next(line for line in (text + said).splitlines() if line.startswith("expected: "))
+    assert "of Gaussians on the device" in line
+    assert "more for snapshots; once all are trained, steps use" in line
+    assert "from the drive and write" in line
+    of = metrics(out)
+    for name in ("drive_read_a_step_bytes", "drive_written_a_step_bytes"):
+        foretold, real = of["predicted"][name], of["real"][name]
+        # The first step finds records of rows that have not been trained, which are small.
+        assert real / 1.5 < foretold < real * 2
+    store = of["store"]
+    assert of["real"]["drive_read_a_step_bytes"] == pytest.approx(store["bytes_read"] / STEPS)
+    page = (out / "report.html").read_text()
+    assert "drive read a step" in page
+    again = command(tiny_capture, out, "--resume", "--more-steps", "1", "--sh-degree", "0", *memory)
+    assert main([word for word in again if word not in ("--steps", str(STEPS))]) == 0
+    text, said = capsys.readouterr()
+    line = next(line for line in (text + said).splitlines() if line.startswith("expected: "))
+    assert line.endswith("on the drive")
+
+
+def test_everything_in_memory_is_expected_to_leave_the_drive_alone(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = fitted(tiny_capture, tmp_path / "run", "--steps", "3", "--block-rows", "64")
+    text, said = capsys.readouterr()
+    assert "each and do not need the drive" in text + said
+    assert metrics(out)["predicted"]["drive_read_a_step_bytes"] == 0
+
+
 def test_the_viewer_draws_a_run_on_a_drive(few: Path) -> None:
     with StopRequest() as stop:
         scene = open_scene(few, Limits(renderer="cpu"), stop)
@@ -328,15 +376,17 @@ def test_plans_and_checks_say_what_a_drive_takes(
 ) -> None:
     options = ["--renderer", "cpu", "--strategy", "fixed", "--sh-degree", "1", "--json"]
     memory = ["--block-rows", "64", "--tide.slots", "10", "--tide.arena", "1MB"]
+    memory += ["--drive-rates", "1GB:1GB"]
     assert main(["plan", str(tiny_capture), *options, *memory]) == 0
     tide = json.loads(capsys.readouterr().out)["tide"]
     block = 64 * (3 * 4 * (11 + 12) + 8)
-    n_rows = tide["drive_bytes"] // (block // 64)
+    n_rows = tide["blocks"]["all"] * 64
+    assert n_rows * (block // 64) < tide["drive_bytes"] < 1.5 * n_rows * (block // 64)
     assert (tide["slots"], tide["places"]) == (10, 10**6 // block)
-    assert tide["device_bytes"] == 10 * block
-    assert 0 <= tide["host_bytes"] - tide["places"] * block <= 400 * n_rows // 64
-    assert tide["images_per_second"] == "n/a"
+    assert tide["parts"]["device"]["slots"] == 10 * block
+    assert tide["parts"]["pinned"]["places"] == tide["places"] * block
+    assert tide["images_per_second"] > 0
     assert main(["check", str(tiny_capture), *options, "--offload", "tide"]) == 0
     fit = json.loads(capsys.readouterr().out)["fit"]
     assert fit["preset"] == "tide"
-    assert fit["device_bytes"] >= n_rows * (block // 64)
+    assert fit["device_bytes"] >= (n_rows - 63) * (block // 64)

@@ -16,6 +16,7 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import RenderOptions, make_renderer
+from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.forecasts.block_bytes import (
     PAGE,
     BlockMemory,
@@ -27,7 +28,7 @@ from gs_train.sizing.forecasts.block_bytes import (
     record_bytes,
     row_bytes,
 )
-from gs_train.sizing.forecasts.block_speed import DriveRates, block_speed, block_traffic
+from gs_train.sizing.forecasts.block_speed import block_speed, block_traffic
 from gs_train.sizing.workload import BatchRows, Workload
 
 GIB, PRESET = 2**30, PRESETS["none"]
@@ -112,11 +113,14 @@ def test_a_saturated_billion_is_as_large_as_its_records() -> None:
 
 def test_blocks_that_have_room_do_not_move() -> None:
     n = n_blocks(WORK, 1024)
+    assert block_speed(WORK, RATES, BlockMemory(n, 2, 1024), None) is not None
+    assert block_speed(WORK, RATES, BlockMemory(900, 2, 1024), None) is None
     everything = block_traffic(WORK, BlockMemory(n, 2, 1024))
     assert everything.used > WORK.mean.union / 1024
     assert (everything.loaded, everything.read) == (0, 0)
     in_host = block_traffic(WORK, BlockMemory(n // 2, n, 1024))
-    assert in_host.loaded == pytest.approx(everything.used / 2, rel=1e-3)
+    # Half of the blocks would be missing if they were not those that are used last.
+    assert everything.used / 6 < in_host.loaded < everything.used / 4
     assert in_host.read == 0
     speed = block_speed(WORK, RATES, BlockMemory(n, 2, 1024), DRIVE)
     assert (speed.bound, speed.link_s, speed.drive_s) == ("device", 0, 0)

@@ -13,8 +13,9 @@ import torch
 import tyro
 
 from gs_train.commands.gpus import require_shareable
+from gs_train.commands.plan_blocks import OPTION, planned_on_drive
 from gs_train.commands.plan_capture import capture_without_photographs
-from gs_train.commands.plan_presets import auto_choice, block_plan, predicted
+from gs_train.commands.plan_presets import auto_choice, predicted
 from gs_train.commands.plan_ranks import link_of, plan_ranks, planned_ranks, with_link
 from gs_train.commands.plan_table import print_plan
 from gs_train.errors import InputError
@@ -30,6 +31,7 @@ from gs_train.runs.renderer import renderer_for
 from gs_train.scene.scene import Scene
 from gs_train.sizes import Count
 from gs_train.sizing.choice import expected_rows
+from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.duration import StepTime, command_of_run, rows_after, within_an_hour
 from gs_train.sizing.memory import caps_of
 from gs_train.sizing.peer_link import measure_between_gpus
@@ -48,6 +50,8 @@ class PlanConfig:
         data: folder with a COLMAP model (sparse/0 or sparse) or a transforms.json, or that file.
         gaussians: number of Gaussians to plan for, as fit's cap; without it what auto expects from
             the capture's points.
+        view_rows: Gaussians that a view sees on average when there are as many as planned for;
+            without it views see the share of all that they do now.
         steps: optimizer updates.
         batch_size: images a step.
         order: of the training views in an epoch, as fit's.
@@ -77,12 +81,16 @@ class PlanConfig:
             device_memory.
         block_rows: Gaussians of a block of tide, as fit's.
         tide: how much of the Gaussians tide keeps in memory, as fit's.
+        store: folder of tide's store, as fit's, or one on the same drive (the working directory).
+        drive_rates: bytes a second that this drive reads and writes, such as 4GB:2.1GB; without it
+            a second is spent on measuring, where tide would need the drive in each step.
         verbose: list bytes by part.
         json: print one JSON object instead of tables.
     """
 
     data: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="DATA")]
     gaussians: Count | None = None
+    view_rows: Count | None = None
     steps: Count = 30_000
     batch_size: int = 1
     order: Literal["shuffle", "tiles"] = "shuffle"
@@ -105,6 +113,8 @@ class PlanConfig:
     offload_rates: Path | None = None
     block_rows: Count = 1024
     tide: TideConfig = field(default_factory=TideConfig)
+    store: Path | None = None
+    drive_rates: str | None = None
     verbose: bool = False
     json: bool = False
 
@@ -154,6 +164,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     run = config.as_fit()
     n_ranks = planned_ranks(config.gpus, config.renderer)
     given_link = link_of(config.gpu_link)
+    given_drive = config.drive_rates and DriveRates.parsed(config.drive_rates, option=OPTION)
     saved = _saved_rates(config)
     is_elsewhere = _is_elsewhere(config, saved)
     renderer = renderer_for(run, "cpu" if is_elsewhere else None)
@@ -175,7 +186,10 @@ def plan(config: PlanConfig) -> dict[str, Any]:
             alone = workload_of(replace(run, batch_size=1), scene, rows, renderer)
         if is_elsewhere:  # where another renderer will draw what this one has counted
             work, alone = (replace(each, renderer=run.renderer) for each in (work, alone))
-        later = work.with_rows(expected_rows(run, work.n_rows))
+        n_later = expected_rows(run, work.n_rows)
+        if config.view_rows is not None:
+            work, alone = (_seeing(config.view_rows, n_later, each) for each in (work, alone))
+        later = work.with_rows(n_later)
         rates = saved or _measured(config, scene, rows, renderer, later, stages.begin)
     presets = {
         name: predicted(
@@ -203,7 +217,14 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "rates": asdict(rates),
         "auto": auto_choice(run, work, caps),
         "presets": presets,
-        "tide": block_plan(run, later.n_rows, caps, scene),
+        "tide": planned_on_drive(
+            run,
+            later,
+            caps,
+            rates,
+            folder=None if is_elsewhere else config.store or Path(),
+            given=given_drive or None,
+        ),
         "ranks": None,
         "within_an_hour": None,
     }
@@ -222,6 +243,19 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     else:
         print_plan(result, verbose=config.verbose, file=sys.stdout)
     return result
+
+
+def _seeing(view_rows: int, n_rows: int, work: Workload) -> Workload:
+    """The same rows where views see so many once there are ``n_rows``.
+
+    Raises:
+        InputError: there are not so many, or no view sees any.
+    """
+    if not 1 <= view_rows <= n_rows:
+        raise InputError(f"--view-rows must be from 1 to {n_rows:,} Gaussians, got {view_rows}")
+    if not work.mean.visible:
+        raise InputError("--view-rows needs views that see some of the points, got none")
+    return work.seeing(view_rows * work.n_rows / n_rows)
 
 
 def _saved_rates(config: PlanConfig) -> Rates | None:

@@ -9,15 +9,11 @@ from typing import Any
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.options.presets import Preset
-from gs_train.runs.metrics import NOT_AVAILABLE
-from gs_train.scene.scene import Scene
-from gs_train.sizing.blocks import block_room
 from gs_train.sizing.choice import choose
 from gs_train.sizing.duration import StepTime, seconds_of_run
 from gs_train.sizing.fitting import fit_into, largest_n, smallest_rooms
 from gs_train.sizing.forecasts import forecast_of, need, predict
 from gs_train.sizing.memory import Caps, Room
-from gs_train.sizing.photographs import decoded_bytes
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
 
@@ -70,23 +66,6 @@ def predicted(
         },
         "largest_n": largest_n(preset, work, caps),
     }
-
-
-def block_plan(run: FitConfig, n_rows: int, caps: Caps, scene: Scene) -> dict[str, Any]:
-    """What ``tide`` keeps of so many Gaussians in memory and on a drive; how fast it is depends on
-    the drive, and is not foretold."""
-    cache = run.bytes_of("image_cache") or 0
-    try:
-        room = block_room(
-            run,
-            n_rows,
-            caps,
-            block_rows=run.block_rows,
-            photographs=min(cache, decoded_bytes(scene.capture)),
-        )
-    except InputError as error:
-        return {"fits": False, "reason": str(error)}
-    return {"fits": True, **room.to_plain(), "images_per_second": NOT_AVAILABLE}
 
 
 def _room(preset: Preset, work: Workload, caps: Caps) -> Room:

@@ -9,6 +9,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.table import Table
 
+from gs_train.commands.plan_lines import lines_of_drive
 from gs_train.sizes import format_bytes
 from gs_train.sizing.duration import as_hours
 from gs_train.sizing.memory import PROCESS_BYTES
@@ -31,7 +32,8 @@ def print_plan(result: dict[str, Any], *, verbose: bool, file: IO[str]) -> None:
     if verbose:
         console.print(_parts(result))
         console.print(_rates(result["rates"]))
-    console.print(_blocks(result["tide"], result["n_rows"]))
+    for line in lines_of_drive(result["tide"], in_one=bool(result["ranks"])):
+        console.print(line, soft_wrap=True, markup=False)
     auto = result["auto"]
     name = auto["preset"] or "nothing"
     console.print(f"--offload auto takes {name}: {auto['reason']}")
@@ -115,9 +117,9 @@ def _summary(result: dict[str, Any]) -> Table:
     for name in ("device", "page-locked", "other host"):
         table.add_column(name, justify="right")
     table.add_column("fits")
-    for name in ("residents", "images/s", "bound by", "largest N", "h:mm"):
+    for name in ("residents", "images/s", "bound by", "largest N", "h:mm", "drive"):
         table.add_column(name, justify="right")
-    for name, of in result["presets"].items():
+    for name, of in _rows_of(result).items():
         fits = "no" if not of["fits"] else "yes" if of["views_whole"] else "views cut"
         batch = of["batch_size"]
         note = "" if batch == result["workload"]["batch_size"] else f" (batch {batch})"
@@ -131,34 +133,37 @@ def _summary(result: dict[str, Any]) -> Table:
             _speeds(of),
             of["bound"],
             _million(of["largest_n"]),
-            as_hours(of["seconds_of_run"]),
+            _hours(of),
+            format_bytes(of["drive_bytes"]) if "drive_bytes" in of else "",
         )
     return table
 
 
-def _blocks(tide: dict[str, Any], n_rows: int) -> str:
-    if not tide["fits"]:
-        return f"--offload tide does not fit: {tide['reason']}"
-    return (
-        f"--offload tide keeps {n_rows:,} Gaussians in {format_bytes(tide['drive_bytes'])} on a "
-        f"drive: {format_bytes(tide['device_bytes'])} of them are on the device, and "
-        f"{format_bytes(tide['host_bytes'])} in host memory, beside what drawing takes; its speed "
-        "is the drive's, and not foretold"
-    )
+def _rows_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What there is a row for, by its name: the last one is on a drive, if it has room at all."""
+    tide = result["tide"]
+    name = "tide (1 process)" if result["ranks"] else "tide"
+    return {**result["presets"], **({name: tide} if "parts" in tide else {})}
+
+
+def _hours(of: dict[str, Any]) -> str:
+    seconds = of["seconds_of_run"]
+    return seconds if isinstance(seconds, str) else as_hours(seconds)
 
 
 def _speeds(of: dict[str, Any]) -> str:
     """Images a second with the first Gaussians and with all that are planned for."""
-    ends = (f"{of[key]:.3g}" for key in ("images_per_second_first", "images_per_second"))
+    speeds = (of[key] for key in ("images_per_second_first", "images_per_second"))
+    ends = (speed if isinstance(speed, str) else f"{speed:.3g}" for speed in speeds)
     return " to ".join(dict.fromkeys(ends))
 
 
 def _parts(result: dict[str, Any]) -> Table:
     table = Table("memory", "part")
-    for name in result["presets"]:
+    for name in _rows_of(result):
         table.add_column(name, justify="right")
     for tier, title in _TIERS.items():
-        of = {name: preset["parts"][tier] for name, preset in result["presets"].items()}
+        of = {name: preset["parts"][tier] for name, preset in _rows_of(result).items()}
         for part in dict.fromkeys(part for parts in of.values() for part in parts):
             cells = [format_bytes(parts[part]) if parts.get(part) else "" for parts in of.values()]
             if any(cells):

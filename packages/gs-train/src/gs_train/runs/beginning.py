@@ -13,6 +13,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.ranks.first_rows import first_rows
 from gs_train.renderers import Renderer, Rows
 from gs_train.rows.keys import RowKeys
+from gs_train.runs.block_figures import expected_line
 from gs_train.runs.disk import require_room_to_train
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.offload import (
@@ -43,11 +44,13 @@ class Beginning:
         choice: where its rows will live.
         n_rows: the first ones.
         trainer: makes the trainer, and the store where there is one. Holds the first rows.
+        expected: a line about the store; None: there is none.
     """
 
     choice: Choice
     n_rows: int
     trainer: Callable[[], Trainer]
+    expected: str | None = None
 
 
 def beginning_of(
@@ -75,7 +78,7 @@ def beginning_of(
     if n_rows is None:
         rows, keys = start.in_memory()
         n_rows = len(rows["means"])
-    store = None
+    store = expected = None
     if config.is_stored:
         if strategy is not None:
             raise InputError(
@@ -83,6 +86,7 @@ def beginning_of(
                 "strategy from Python"
             )
         choice = choice_of_blocks(config, scene, n_rows, renderer.device, rows)
+        expected = expected_line(config, scene, rows, choice, renderer)
         store = _new_store(start, choice, folder, has_rows=rows is not None)
     elif world.size == 1:
         assert rows is not None
@@ -106,7 +110,7 @@ def beginning_of(
         views=[view.name for view in training_views(scene)],
         row_keys=keys,
     )
-    return Beginning(choice, n_rows, make)
+    return Beginning(choice, n_rows, make, expected)
 
 
 def _new_store(start: RunStart, choice: Choice, folder: RunFolder, *, has_rows: bool) -> StoreUse:

@@ -18,6 +18,13 @@ from gs_train.machine.device_peaks import DevicePeaks
 from gs_train.machine.memory import peak_host_bytes
 from gs_train.machine.out_of_memory import memory_that_ran_out
 from gs_train.renderers import Rows, View
+from gs_train.runs.block_figures import (
+    READ,
+    WRITTEN,
+    images_per_second,
+    moved_a_step,
+    planned_now,
+)
 from gs_train.runs.metrics import NOT_AVAILABLE
 from gs_train.runs.occupancy import device_idle_share, optimizer_tail_s
 from gs_train.runs.offload import training_views, workload_of
@@ -29,6 +36,7 @@ from gs_train.sizing.memory import Need
 from gs_train.sizing.photographs import training_sizes
 from gs_train.sizing.rates import Rates, measure_rates_for
 from gs_train.sizing.workload import Workload
+from gs_train.tide.trouble import StoreTroubleError
 
 _WORTH_S = 250.0
 """Training that is shorter is not worth the seconds, five at most, that rates take to measure."""
@@ -94,17 +102,24 @@ def figures(
     device = trainer.renderer.device
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    real = _real(device, choice, pace, peaks)  # before anything is measured that takes memory
+    stored = choice.blocks is not None
+    moved = moved_a_step(trainer) if stored else {}
+    real = (
+        _real(device, choice, pace, peaks) | moved
+    )  # before anything is measured that takes memory
     batches = _batches(trainer)
+    traffic = trainer.model.traffic()
+    foretold = _predicted_of_blocks if stored else _predicted
     try:
-        predicted = _predicted(trainer, scene, choice, n_steps, seconds)
+        predicted = foretold(trainer, scene, choice, n_steps, seconds)
     except (MemoryError, RuntimeError) as error:
         if memory_that_ran_out(error) is None:
             raise
-        predicted = dict.fromkeys(_FORETOLD, NOT_AVAILABLE)  # a run may fill its memory to the brim
+        # A run may fill its memory to the brim.
+        predicted = dict.fromkeys([*_FORETOLD, *moved], NOT_AVAILABLE)
     found = {"predicted": predicted, "real": real, "batches": batches}
     if choice.blocks is not None:
-        found["store"] = {**choice.blocks.to_plain(), **trainer.model.traffic()}
+        found["store"] = {**choice.blocks.to_plain(), **traffic}
     return found
 
 
@@ -146,8 +161,6 @@ def _predicted(
     trainer: Trainer, scene: Scene, choice: Choice, n_steps: int, seconds: float
 ) -> dict[str, Any]:
     config, device = trainer.config, trainer.renderer.device
-    if trainer.preset.is_stored:  # what views see of rows on a drive is not looked at
-        return dict.fromkeys(_FORETOLD, NOT_AVAILABLE)
     work = _workload(trainer, scene, n_images=n_steps * config.batch_size)
     room = room_under(choice.preset, work, choice.limits)
     of = need(choice.preset, work, room)
@@ -161,6 +174,29 @@ def _predicted(
     return {
         **bytes_of,
         "images_per_second": NOT_AVAILABLE if speed is None else speed.images_per_second,
+    }
+
+
+def _predicted_of_blocks(
+    trainer: Trainer, scene: Scene, choice: Choice, n_steps: int, seconds: float
+) -> dict[str, Any]:
+    """Of steps once all rows that views see have been trained."""
+    names = (*_FORETOLD, READ, WRITTEN)
+    if not trainer.backend.stats.batches:
+        return dict.fromkeys(names, NOT_AVAILABLE)
+    try:
+        plan, rows = planned_now(trainer, scene, choice)
+    except StoreTroubleError:  # the run itself has ended well, or says what is wrong
+        return dict.fromkeys(names, NOT_AVAILABLE)
+    is_gpu = trainer.renderer.device.type == "cuda"
+    rate: float | str = NOT_AVAILABLE
+    if is_gpu and seconds >= _WORTH_S:
+        rate = images_per_second(trainer, scene, plan, rows)
+    return {
+        **_bytes_of(plan.need, is_gpu=is_gpu),
+        "images_per_second": rate,
+        READ: plan.bytes_read,
+        WRITTEN: plan.bytes_written,
     }
 
 

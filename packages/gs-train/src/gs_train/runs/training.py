@@ -31,6 +31,7 @@ from gs_train.runs.all_ranks import (
     stop_of_all,
 )
 from gs_train.runs.beginning import Beginning, beginning_of, stored_trainer
+from gs_train.runs.block_figures import expected_line
 from gs_train.runs.captures import capture_of_all
 from gs_train.runs.disk import require_room, require_scratch
 from gs_train.runs.evaluate import report
@@ -132,7 +133,7 @@ def fit_locked(
         if run is None:
             start = RunStart(config, scene, splats, early)
             begin = beginning_of(start, renderer, parts.strategy, world, folder)
-            choice, n_rows = begin.choice, begin.n_rows
+            choice, n_rows, expected = begin.choice, begin.n_rows, begin.expected
             if choice.blocks is None:
                 trainer, begin = begin.trainer(), None  # which has the rows
                 held.callback(trainer.close)
@@ -147,6 +148,9 @@ def fit_locked(
             saved = run.checkpoint.state.get("data")
             photographs = PhotoReader(capture, skip_broken=config.skip_broken, saved=saved)
             trainer, choice = resumed(run, config, scene, renderer, parts.strategy, world)
+            expected = None
+            if choice.blocks is not None:
+                expected = expected_line(config, scene, None, choice, renderer)
             held.callback(trainer.close)
             n_rows = trainer.n_rows
             spent = run.spent
@@ -168,6 +172,8 @@ def fit_locked(
         )
         if trainer.step < config.steps:
             _say(f"offload {choice.preset.name}: {choice.reason}")
+            if expected is not None:
+                _say(expected)
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --more-steps")

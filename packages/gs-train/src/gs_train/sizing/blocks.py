@@ -52,6 +52,8 @@ def block_room(
         taken += slots * each
     places = _places(config, caps, each, n, taken)
     left = int(caps.device / caps.gaps) - slots * each
+    if caps.shared:
+        left = min(left, caps.host - taken - places * each)
     batch_rows = max(1, int(_OF_REST * left) // ROW_BYTES)
     return BlockRoom(slots, places, block_rows, row_bytes, n_rows, batch_rows, caps.device)
 

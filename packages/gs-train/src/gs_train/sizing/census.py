@@ -82,13 +82,16 @@ def measure_workload(
     factor = n_rows / len(rows["means"])
     rare: list[BatchRows] = []
     tile_rows, tile_batches = 0.0, 0
+    epoch_rows, epoch_batches = 0.0, 0.0
     if batches is None:
         if sampler is None:
             sampler = gs_order.ViewSampler(len(views), batch_size)
         steps, rare_steps = _steps(sampler, n_batches)
         counted = _count_steps(rows, views, sampler.batch, [*steps, *rare_steps], renderer)
         counted, rare = counted[: len(steps)], counted[len(steps) :]
-        rare.append(_extreme(rows, views, renderer))
+        extreme, epoch_rows = _extreme(rows, views, renderer)
+        rare.append(extreme)
+        epoch_batches = len(views) / batch_size
         tiles = sampler.tiles(0)
         if len(tiles) > 1:
             tile_rows, tile_batches = _tile_rows(rows, views, tiles, batch_size, renderer)
@@ -106,6 +109,8 @@ def measure_workload(
         mean=BatchRows.of(counted, lambda counts: sum(counts) / len(counts)),
         tile_rows=tile_rows * factor,
         tile_batches=tile_batches,
+        epoch_rows=epoch_rows * factor,
+        epoch_batches=epoch_batches,
         image_cache=image_cache,
         statistics_bytes=statistics_bytes,
         renderer=renderer.name,
@@ -216,20 +221,22 @@ def _count(
     )
 
 
-def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
+def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> tuple[BatchRows, float]:
     """What the view that sees most of all does, with the intersections of that one or of the one
-    that sees least, a close-up."""
+    that sees least, a close-up; and how many rows any view sees."""
     every = max(1, len(rows["means"]) * len(views) // _MOST_TESTS)
     some = {name: values[::every].contiguous() for name, values in rows.items()}
-    counts = torch.cat(
-        [
-            cull(some, cameras_of(views[k : k + _VIEWS]), renderer).counts.cpu()
-            for k in range(0, len(views), _VIEWS)
-        ]
-    )
+    is_seen = torch.zeros(len(some["means"]), dtype=torch.bool, device=renderer.device)
+    of_views = []
+    for start in range(0, len(views), _VIEWS):
+        seen_here = cull(some, cameras_of(views[start : start + _VIEWS]), renderer)
+        is_seen[seen_here.ids.long()] = True
+        of_views.append(seen_here.counts.cpu())
+    counts = torch.cat(of_views)
     seeing = counts.nonzero().flatten()
     if not len(seeing):
-        return BatchRows()
+        return BatchRows(), 0.0
+    seen_by_any = float(is_seen.sum()) * len(rows["means"]) / len(some["means"])
     # Counted again with all rows: the largest of many estimates is too large.
     by_rows = [int(k) for k in seeing[counts[seeing].argsort()]]
     first = by_rows[-_CANDIDATES:]
@@ -238,7 +245,8 @@ def _extreme(rows: Rows, views: list[View], renderer: Renderer) -> BatchRows:
     looked_at = {first[int(seen.argmax())], by_rows[0]}
     intersections = max(_intersections(rows, views[k], renderer) for k in looked_at)
     # Batches that see more than those looked at, by a view like this, are the host's to update.
-    return BatchRows(visible=largest, largest=largest, intersections=float(intersections))
+    most = BatchRows(visible=largest, largest=largest, intersections=float(intersections))
+    return most, seen_by_any
 
 
 @torch.no_grad()

@@ -66,6 +66,8 @@ class Workload:
         loss_bytes: a pixel, of what the loss takes for backgrounds and exposures meanwhile.
         tile_rows: rows that the views of a tile see; 0 where views are shuffled.
         tile_batches: batches of a tile.
+        epoch_rows: rows that any view sees; 0 where nobody has counted them.
+        epoch_batches: batches in which all views come once; 0 where nobody has counted them.
         image_cache: bytes of host memory for decoded photographs.
         statistics_bytes: of densification, a row, on the device.
         renderer: the name of what draws the views.
@@ -87,6 +89,8 @@ class Workload:
     loss_bytes: int = 0
     tile_rows: float = 0.0
     tile_batches: int = 0
+    epoch_rows: float = 0.0
+    epoch_batches: float = 0.0
     image_cache: int = 0
     statistics_bytes: int = 8
     renderer: str = "gsplat"
@@ -124,6 +128,19 @@ class Workload:
             most=self.most.scaled(factor),
             mean=self.mean.scaled(factor),
             tile_rows=self.tile_rows * factor,
+            epoch_rows=self.epoch_rows * factor,
+        )
+
+    def seeing(self, view_rows: float) -> Workload:
+        """The same number of rows where a mean view sees so many of these, and as many more views
+        as see all that these did."""
+        factor = view_rows * self.batch_size / self.mean.visible
+        return replace(
+            self,
+            most=self.most.scaled(factor),
+            mean=self.mean.scaled(factor),
+            tile_rows=self.tile_rows * factor,
+            epoch_batches=self.epoch_batches / factor,
         )
 
     def share(self, n_ranks: int) -> Workload:
@@ -136,6 +153,7 @@ class Workload:
             most=self.most.scaled(n_rows / self.n_rows),
             mean=self.mean.scaled(1 / n_ranks),
             tile_rows=self.tile_rows / n_ranks,
+            epoch_rows=self.epoch_rows / n_ranks,
             image_cache=self.image_cache // n_ranks,
             n_ranks=n_ranks,
         )

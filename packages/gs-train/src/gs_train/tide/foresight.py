@@ -13,6 +13,9 @@ from gs_train.blocks.partition import Ids
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.renderers import Renderer, View
 
+FETCHED = 4
+"""Steps behind the next one whose blocks are read ahead."""
+
 
 class Foresight:
     """Hints for the cache of stored rows. Changes no result, and few of its lists are exact: blocks
@@ -36,7 +39,7 @@ class Foresight:
         views_of: Callable[[int], Sequence[View]],
         *,
         n_known: int = 256,
-        n_fetched: int = 4,
+        n_fetched: int = FETCHED,
     ) -> None:
         self._rows = rows
         self._renderer = renderer

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gs_pinned import BlockStore, SnapshotTicket
+from gs_train.blocks.partition import Ids
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.renderers import Renderer, View
 from gs_train.rows.attributes import SH_DEGREES
@@ -156,12 +157,26 @@ class StoredModel:
 
     def some_means(self) -> Tensor:
         """See `ShownRows.some_means`: of blocks evenly over all."""
-        every = np.array(self._store.blocks, np.int64)
-        if len(every) > _SAMPLE_BLOCKS:
-            every = every[np.linspace(0, len(every) - 1, _SAMPLE_BLOCKS).astype(np.int64)]
         with self.trouble():
-            means = [rows["means"].cpu() for _, rows in self.rows.pieces(every, at_once=1)]
-        return torch.cat(means)
+            pieces = self.rows.pieces(self._some_blocks(_SAMPLE_BLOCKS), at_once=1)
+            return torch.cat([rows["means"].cpu() for _, rows in pieces])
+
+    def sample(self, n_rows: int) -> dict[str, Tensor]:
+        """Copies of all attributes of about so many rows, on the device: of blocks evenly over all.
+
+        Raises:
+            InputError: the drive errs.
+        """
+        blocks = self._some_blocks(max(1, n_rows // self.rows.block_rows))
+        with self.trouble():
+            parts = [rows for _, rows in self.rows.pieces(blocks)]
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+
+    def _some_blocks(self, most: int) -> Ids:
+        every = np.array(self._store.blocks, np.int64)
+        if len(every) <= most:
+            return every
+        return every[np.linspace(0, len(every) - 1, most).astype(np.int64)]
 
     def tensors(self) -> dict[str, Tensor]:
         """None: a checkpoint refers to a snapshot of the store."""

@@ -28,6 +28,12 @@ LOOSE, POWER = 3.5, 0.46
 seen: 1 + LOOSE (B / V)^POWER. Fitted to kd blocks of 64 to 8192 rows in a synthetic city, within
 5 %; `benchmarks/tide/bench_boxes.py` prints the same as ``touched``."""
 
+_REACH, _REACH_POWER = 6.9, 0.29
+"""Blocks that a view lists over those that it touches, in terms of block rows and rows seen:
+1 + _REACH B^_REACH_POWER / V^0.5, for boxes reach as far beyond rows as the largest row of a block
+does, all around a view. Fitted to kd blocks of 64 to 1024 rows and views of 3,000 to 70,000 rows of
+that city, within 5 %."""
+
 
 @dataclass(frozen=True)
 class BlockMemory:
@@ -62,6 +68,16 @@ def n_blocks(work: Workload, block_rows: int) -> int:
 def looseness(rows: float, block_rows: int) -> float:
     """Rows of the blocks that a view touches, for each row that it sees."""
     return 1.0 + LOOSE * (block_rows / rows) ** POWER if rows else 1.0
+
+
+def listed_blocks(rows: float, by: float, block_rows: int) -> float:
+    """Blocks that may hold the rows that are seen.
+
+    Args:
+        by: rows that are seen in one place, of which ``rows`` are a part or several.
+    """
+    listed = 1.0 + _REACH * block_rows**_REACH_POWER / by**0.5 if by else 1.0
+    return rows / block_rows * looseness(by, block_rows) * listed
 
 
 def listed_rows(work: Workload, rows: float, block_rows: int) -> int:

@@ -3,61 +3,29 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from gs_train.errors import InputError
 from gs_train.rows.attributes import GEOMETRY_WIDTH
-from gs_train.sizes import parse_bytes
+from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.forecasts.batches import FLOAT, UPDATE
 from gs_train.sizing.forecasts.block_bytes import (
     BlockMemory,
+    listed_blocks,
     listed_rows,
-    looseness,
     n_blocks,
     record_bytes,
     row_bytes,
 )
+from gs_train.sizing.forecasts.next_use import missed_share
 from gs_train.sizing.rates import Rates
 from gs_train.sizing.workload import Workload
+from gs_train.tide.foresight import FETCHED
 
 _LOOKED = 16  # bytes of a value that is caught up elsewhere
 _FITTED = 3 * 6 * FLOAT + 4  # of a row whose block is fitted
 _WAKE = 24
-
-
-@dataclass(frozen=True)
-class DriveRates:
-    """Bytes a second of whole records in any order.
-
-    Attributes:
-        read, write: alone.
-    """
-
-    read: float
-    write: float
-
-    def __post_init__(self) -> None:
-        for name in ("read", "write"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be above 0, got {getattr(self, name)}")
-
-    @classmethod
-    def parsed(cls, text: str, *, option: str) -> DriveRates:
-        """``READ:WRITE`` in bytes a second, such as ``4GB:2.1GB``.
-
-        Raises:
-            InputError: it is no such pair; names ``option``.
-        """
-        parts = re.split(":", text)
-        if len(parts) != 2:
-            raise InputError(
-                f"{option} must be READ:WRITE in bytes a second, such as 4GB:2.1GB, got {text!r}"
-            )
-        read, write = (parse_bytes(part, option=option) for part in parts)
-        if not read or not write:
-            raise InputError(f"{option} must be two rates above 0, got {text!r}")
-        return cls(read, write)
+_ROUNDS = 8  # until what comes early fits what is missing
+_OFTEN = 1e6  # uses in an epoch of which nobody knows how often it uses a block
 
 
 @dataclass(frozen=True)
@@ -65,14 +33,30 @@ class BlockTraffic:
     """Blocks of a mean batch.
 
     Attributes:
-        used: that hold rows which the batch sees.
-        loaded: of these, in host memory or on the drive before.
-        read: of these, on the drive alone before; as many are written.
+        used: that may hold rows which the batch sees.
+        loaded: that come to slots; twice where a batch has to take turns.
+        read: that come from the drive; twice where a batch has to take turns in all memory.
+        seen: that any view sees.
+        together: that are used before others are, in ``n_together`` batches: those of a tile, or of
+            a batch of shuffled views.
     """
 
     used: float
     loaded: float
     read: float
+    seen: float
+    together: float
+    n_together: int
+
+    @property
+    def written(self) -> float:
+        """Blocks that go to the drive: each that was read is changed once."""
+        return min(self.read, self.used)
+
+    def distinct(self, n_batches: int) -> float:
+        """Blocks that so many batches use."""
+        n_others = n_batches / self.n_together
+        return self.seen * (1.0 - max(0.0, 1.0 - self.together / self.seen) ** n_others)
 
 
 @dataclass(frozen=True)
@@ -103,29 +87,61 @@ class BlockSpeed:
 def block_traffic(work: Workload, memory: BlockMemory) -> BlockTraffic:
     """What a mean batch uses and moves, when views come in the workload's order.
 
-    In shuffled order all blocks are as likely as each other. In tiles, the blocks of a tile are
-    loaded once where they have room, and again for each batch as far as they have none.
+    Blocks that are used next soonest stay, beside those that came early for the steps to come. In
+    shuffled order all blocks that any view sees are as likely as each other, in each batch. In
+    tiles, a tile's blocks are likely while it lasts: they come once where memory has room for them,
+    and stay for other tiles as far as there is more.
+
+    A scene whose blocks are used unequally often moves fewer blocks. A batch that uses a large
+    share of the room moves more: see docs/drive.md for how far this is off.
     """
     block, n = memory.block_rows, float(n_blocks(work, memory.block_rows))
-    by_view = work.mean.visible / work.batch_size
-    used = min(n, work.mean.union * looseness(by_view, block) / block)
+    batches = work.epoch_batches
 
-    def missing(room: float) -> float:
-        if room >= n:
-            return 0.0
-        anew = used * (1.0 - room / n)
+    def blocks(rows: float, by: float) -> float:
+        return min(n, listed_blocks(rows, by, block))
+
+    used = blocks(work.mean.union, work.mean.visible / work.batch_size)
+    seen = blocks(work.epoch_rows, work.epoch_rows) if work.epoch_rows else n
+    seen = max(used, min(seen, used * batches) if batches else seen)
+    tile = min(seen, max(used, blocks(work.tile_rows, work.tile_rows)))
+
+    def anew(room: float) -> float:
         if not work.tile_batches:
-            return anew
-        tile = min(n, max(used, work.tile_rows * looseness(by_view, block) / block))
-        once = tile / work.tile_batches * (1.0 - room / n)
-        again = used * max(0.0, 1.0 - room / tile)
-        return min(used, max(once, again))
+            return used * missed_share(room / seen, used * batches / seen if batches else _OFTEN)
+        once = min(used, tile / work.tile_batches)
+        if room < tile:
+            return once + (used - once) * missed_share(room / tile, _OFTEN)
+        tiles = batches / work.tile_batches
+        return once * missed_share((room - tile) / (seen - tile), tiles * tile / seen)
 
-    return BlockTraffic(used, missing(memory.slots), missing(memory.slots + memory.places))
+    def missing(room: float, n_ahead: int) -> float:
+        if room >= seen:
+            return 0.0
+        if room < used:  # in turns, and once more to be updated
+            return 2.0 * used - room
+        n_missing = 0.0
+        for _ in range(_ROUNDS):
+            n_missing = anew(max(used, room - n_ahead * n_missing))
+        return n_missing
+
+    loaded = missing(memory.slots, 1)
+    read = missing(memory.slots + memory.places, 1 + FETCHED)
+    together = tile if work.tile_batches else used
+    return BlockTraffic(used, loaded, read, seen, together, max(1, work.tile_batches))
 
 
-def block_speed(work: Workload, rates: Rates, memory: BlockMemory, drive: DriveRates) -> BlockSpeed:
-    """The seconds of a mean batch. What overlaps is taken to overlap completely."""
+def block_speed(
+    work: Workload, rates: Rates, memory: BlockMemory, drive: DriveRates | None
+) -> BlockSpeed | None:
+    """The seconds of a mean batch. What overlaps is taken to overlap completely.
+
+    Args:
+        drive: None where nobody knows its rates.
+
+    Returns:
+        None where the batch needs a drive whose rates nobody knows.
+    """
     traffic, block = block_traffic(work, memory), memory.block_rows
     listed = listed_rows(work, work.mean.union, block)
     values = GEOMETRY_WIDTH + work.appearance
@@ -135,6 +151,10 @@ def block_speed(work: Workload, rates: Rates, memory: BlockMemory, drive: DriveR
     device_s = drawing_s + looking_s + rates.batch_s + moved / rates.device_adam
     link_s = traffic.loaded * block * row_bytes(work) / rates.both
     record = record_bytes(work, block)
-    drive_s = traffic.read * record * (1.0 / drive.read + 1.0 / drive.write)
+    if drive is None and traffic.read:
+        return None
+    drive_s = 0.0
+    if drive is not None:
+        drive_s = record * (traffic.read / drive.read + traffic.written / drive.write)
     batch_s = max(device_s, link_s, drive_s)
     return BlockSpeed(work.batch_size / batch_s, device_s, link_s, drive_s, traffic)
