@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast will a scene on a drive train that is larger than any that has been trained?
 
-Decides nothing: says what `gs-train plan` foretells of `--offload tide` for a survey whose views see
-as many Gaussians however large it is. Nothing is trained. What views see is counted in a small
-city, and rates are those of a file, as `gs-train plan --offload-rates` writes it; without one, those
+Decides nothing: says what `gs-train plan` foretells of `--offload tide` for a survey whose views
+see as many Gaussians however large it is. Nothing is trained. What views see is counted in a small
+city. Rates are those of a file, as `gs-train plan --offload-rates` writes it; without one, those
 of an H100 as far as `docs/benchmarks.md` has them (see ``RATES``).
 
     PYTHONPATH=benchmarks python benchmarks/tide/bench_foretold.py
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=4)
     parser.add_argument("--rates", type=Path, help="of gs-train plan --offload-rates")
     parser.add_argument("--city", type=int, default=1_000_000, help="rows that are looked at")
-    parser.add_argument("--views", type=int, default=2856)
+    parser.add_argument("--views", type=int, default=2000)
     add_json_option(parser)
     options = parser.parse_args()
     rates = RATES if options.rates is None else Rates.load(options.rates)
@@ -110,6 +110,9 @@ def main() -> None:
     print("".join(f"{title:>15s}" for title in (*titles, "drive", "snapshots", "fits")))
     for order in ("tiles", "shuffle"):
         seen = survey(options.city, options.views, order, options.batch_size)
+        visits = seen.mean.visible * seen.epoch_batches / seen.epoch_rows
+        record.facts["visits"] = visits
+        print(f"{order}: a Gaussian that is seen at all is seen by {visits:.1f} views")
         for n in map(int, options.n):
             work = replace(seen.with_rows(n).seeing(options.view_rows), renderer="raster")
             plan = plan_blocks(run, work, caps, block_rows=run.block_rows)
