@@ -20,6 +20,7 @@ from pathlib import Path
 
 import chart
 from pages.cells import Results, Table, number, required
+from pages.drive import limits, moments
 from pages.large import largest, start, whole
 from pages.parts import culling, means_extent, order_quality, ordering, rates, residency, tide, view
 from pages.ranks import capture, exchange, training
@@ -81,6 +82,8 @@ OF_PACKAGES: dict[str, Table] = {
     "residency": residency,
     "means-extent": means_extent,
     "tide": tide,
+    "limits": limits,
+    "moments": moments,
 }
 
 
