@@ -32,6 +32,7 @@ from pages.parts import (
     view,
 )
 from pages.ranks import capture, exchange, training
+from pages.stores import limits, moments
 from pages.training import (
     ALL_ON_DEVICE,
     ALONE,
@@ -92,6 +93,8 @@ OF_PACKAGES: dict[str, Table] = {
     "means-extent": means_extent,
     "tide": tide,
     "survey": survey,
+    "limits": limits,
+    "moments": moments,
 }
 
 

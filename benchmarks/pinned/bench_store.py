@@ -3,11 +3,12 @@
 
 Decides the block size, the threads and whether blocks should be larger than 64 rows. The ceiling is
 the same drive with plain preadv and pwritev past the page cache: the same sizes, threads and random
-order, in the same run, without checksums, index and arrays.
+order, in the same run, without checksums, index and arrays. Both take turns, sample by sample,
+because drives and other programs change with time; the share is the median of these pairs.
 
     PYTHONPATH=benchmarks python benchmarks/pinned/bench_store.py --folder /data --json store.json
 
-Writes `--bytes` twice to the folder, and removes what it wrote.
+Takes twice `--bytes` of the folder, and removes what it wrote.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import mmap
 import os
 import random
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -62,12 +64,16 @@ class RawFile:
         os.close(self.file)
 
 
-def seconds(work: Callable[[], None], repeats: int) -> list[float]:
-    samples = []
+def in_turns(
+    raw: Callable[[], None], store: Callable[[], None], repeats: int
+) -> tuple[list[float], list[float]]:
+    """Seconds of each run of both, one after the other."""
+    samples: tuple[list[float], list[float]] = ([], [])
     for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        samples.append(time.perf_counter() - start)
+        for work, own in zip((raw, store), samples):
+            start = time.perf_counter()
+            work()
+            own.append(time.perf_counter() - start)
     return samples
 
 
@@ -81,16 +87,17 @@ def measure(
     order = random.Random(0).sample(range(n), n)
     name = f"{size >> 10} KiB, {threads} threads"
     raw = RawFile(folder / "raw", size, n, threads)
-    results = [
-        Result(f"raw write, {name}", n * size, seconds(lambda: raw.move([], order), repeats))
-    ]
-    results.append(
-        Result(f"raw read, {name}", n * size, seconds(lambda: raw.move(order, []), repeats))
-    )
-    both = seconds(lambda: raw.move(order[:half], order[half : 2 * half]), repeats)
-    results.append(Result(f"raw mixed, {name}", 2 * half * size, both))
-    raw.close()
-    (folder / "raw").unlink()
+    raw.move([], order)  # as the store below: the file's pages are there
+    results: list[Result] = []
+
+    def compare(
+        what: str, n_bytes: int, plain: Callable[[], None], ours: Callable[[], None]
+    ) -> None:
+        theirs, own = in_turns(plain, ours, repeats)
+        limit = f"raw {what}, {name}"
+        share = statistics.median(a / b for a, b in zip(theirs, own))
+        results.append(Result(limit, n_bytes, theirs))
+        results.append(Result(f"store {what}, {name}", n_bytes, own, limit, notes={"share": share}))
 
     at_once = min(n, max(1, AT_ONCE // size))
     values = np.random.default_rng(0).standard_normal((at_once * rows, WIDTH), dtype="f4")
@@ -132,13 +139,11 @@ def measure(
                 ticket.wait()
 
         write(order)  # the files grow
-        wrote = seconds(lambda: write(order), repeats)
-        results.append(Result(f"store write, {name}", n * size, wrote, f"raw write, {name}"))
+        compare("write", n * size, lambda: raw.move([], order), lambda: write(order))
         np.testing.assert_array_equal(store.read(order[:1])["rows"], values[:rows])
-        got = seconds(lambda: read(order), repeats)
-        results.append(Result(f"store read, {name}", n * size, got, f"raw read, {name}"))
-        did = seconds(mixed, repeats)
-        results.append(Result(f"store mixed, {name}", 2 * half * size, did, f"raw mixed, {name}"))
+        compare("read", n * size, lambda: raw.move(order, []), lambda: read(order))
+        both = order[:half], order[half : 2 * half]
+        compare("mixed", 2 * half * size, lambda: raw.move(*both), mixed)
         start = time.perf_counter()
         store.snapshot()
         facts = {f"snapshot seconds, {name}": time.perf_counter() - start}
@@ -146,6 +151,8 @@ def measure(
         store.snapshot()
         facts[f"second snapshot seconds, {name}"] = time.perf_counter() - start
         assert store.is_direct
+    raw.close()
+    (folder / "raw").unlink()
     for file in (folder / "store").iterdir():
         file.unlink()
     (folder / "store").rmdir()

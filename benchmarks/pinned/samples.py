@@ -75,7 +75,10 @@ def show(results: Sequence[Result]) -> None:
     rates = {result.name: result.rate for result in results}
     print(f"{'':48s} {'MB':>8s} {'ms':>9s} {'GB/s':>7s} {'of limit':>9s} {'target':>7s}")
     for result in results:
-        share = f"{100 * result.rate / rates[result.limit]:.0f} %" if result.limit else ""
+        share = ""
+        if result.limit:  # of samples that took turns with the limit's, where there are such
+            ratio = result.notes.get("share", result.rate / rates[result.limit])
+            share = f"{100 * ratio:.0f} %"
         target = f"{result.target:g}" if result.target is not None else ""
         milliseconds = result.bytes / result.rate / 1e6
         print(

@@ -24,7 +24,9 @@ from gs_train.errors import InputError
 from gs_train.files.ply import write_ply
 from gs_train.machine.interrupt import Interrupted, StopRequest
 from gs_train.options.config import FitConfig
+from gs_train.ranks.first_rows import first_rows
 from gs_train.rows.attributes import NAMES
+from gs_train.rows.keys import RowKeys
 from gs_train.rows.saved_rows import KeyedRows, PlyRows
 from gs_train.rows.visible import caught_up_chunks
 from gs_train.runs.folder import RunFolder
@@ -254,6 +256,18 @@ def test_a_run_that_may_grow_begins_with_the_keys_of_another(
     arguments += [str(tmp_path / "next"), "--init", str(runs / "none"), "--sh-degree", "1"]
     assert main([*arguments, "--offload", "none"]) == 0
     assert torch.equal(saved_rows(tmp_path / "next").keys, saved_rows(runs / "none").keys)
+
+
+def test_ranks_own_rows_with_the_keys_that_these_had() -> None:
+    rows = rows_of(500, 1)
+    chance = torch.Generator().manual_seed(0)
+    keys = RowKeys(torch.randperm(5000, generator=chance)[:500].int(), 5000)
+    parts = [first_rows(rows, rank=rank, n_ranks=3, keys=keys) for rank in range(3)]
+    assert all(part.keys.next == 5000 for part in parts)
+    own = torch.cat([part.keys.values for part in parts])
+    together = {name: torch.cat([part.rows[name] for part in parts]) for name in NAMES}
+    ours = KeyedRows(own.sort().values, in_order(own, together))
+    assert_equal(ours, KeyedRows(keys.values.sort().values, in_order(keys.values, rows)))
 
 
 # ---------------------------------------------------------------------- refused
