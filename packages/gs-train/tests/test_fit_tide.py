@@ -31,7 +31,7 @@ from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
 from gs_train.runs.shared_run import SharedRun
 from gs_train.scene.scene import view_in_frame
-from gs_train.tide.model import StoredModel
+from gs_train.tide.model import SavingSnapshot, StoredModel
 from gs_train.tide.passes import BlockPasses
 from gs_train.tide.room import BatchRoom
 from gs_train.viewer.opened import Limits, fits_beside, open_scene, reopened
@@ -177,6 +177,20 @@ def test_a_run_with_exposures_goes_on_with_the_same_bits(
     shown = torch.stack([scene.exposures[index].flatten() for index in scene.train])
     assert torch.equal(shown, theirs["exposure/values"])
     scene.close()
+
+
+def test_a_checkpoint_that_waits_for_its_drive_holds_the_exposures_of_its_step(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    more = (*FEW, "--exposure")
+    at_once = fitted(tiny_capture, tmp_path / "a", *more, "--steps", "4", "--decay-steps", "6")
+    monkeypatch.setattr(SavingSnapshot, "is_done", False)
+    steps = ("--steps", "6", "--checkpoint-every", "4")
+    waiting = fitted(tiny_capture, tmp_path / "b", *more, *steps)
+    name = "checkpoints/step_000004"
+    ours, theirs = (open_checkpoint(out / name) for out in (waiting, at_once))
+    for tensor in theirs.shapes:
+        assert torch.equal(ours.read([tensor])[tensor], theirs.read([tensor])[tensor]), tensor
 
 
 def test_a_batch_that_comes_view_by_view_changes_no_bit_of_exposures(

@@ -29,6 +29,7 @@ from gs_train.rows.attributes import SH_DEGREES
 from gs_train.runs.folder import RunFolder
 from gs_train.sizes import format_bytes
 from gs_train.tide.store_folder import SavedStore
+from gs_train.tide.store_use import told
 from gs_train.tide.trouble import store_trouble
 
 _KEYS, _STRANDS, _SH = "model/keys", "model/strands", "model/shN"
@@ -128,7 +129,8 @@ def _store_of(saved: SavedCheckpoint) -> SavedStore | None:
 
 
 def _folder_of(saved: SavedCheckpoint, store: SavedStore) -> Path:
-    return store.folder(saved.path.absolute().parent.parent)
+    root = saved.path.absolute().parent.parent
+    return store.folder(root, RunFolder(root).named_store)
 
 
 def _verify_store(saved: SavedCheckpoint, store: SavedStore) -> None:
@@ -143,6 +145,7 @@ def _verify_store(saved: SavedCheckpoint, store: SavedStore) -> None:
     with (
         StopRequest() as stop,
         task_progress("verified blocks") as progress,
+        told(folder),
         store_trouble(folder),
         BlockStore.open(folder, snapshot=store.snapshot, read_only=True) as opened,
     ):

@@ -19,10 +19,9 @@ from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
+from gs_train.runs.folder import RunFolder
 from gs_train.sizes import format_bytes
-
-_OF_A_RUN = "store"
-"""Folder of a run's store within the run."""
+from gs_train.tide.store_folder import INSIDE
 
 _PRINTED = 20
 """Damaged blocks that are named on lines of their own."""
@@ -71,11 +70,15 @@ def _folder_of(path: Path) -> Path:
     if not path.is_dir():
         what = "is no folder" if path.exists() else "does not exist"
         raise InputError(f"{path} must be a store or a run with one, and {what}")
-    for folder in (path, path / _OF_A_RUN):
+    named = RunFolder(path).named_store
+    for folder in (path, named or path / INSIDE):
         if (folder / "STORE").exists():
             return folder
     raise InputError(
-        f"{path} must be a store or a run with one, and holds neither STORE nor {_OF_A_RUN}/STORE"
+        f"{path} must be a store or a run with one, and holds neither STORE nor {INSIDE}/STORE"
+        if named is None
+        else f"{path} must be a run with its store, which is not in {named}: name the folder of "
+        "the store itself"
     )
 
 

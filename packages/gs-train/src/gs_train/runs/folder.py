@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,8 +24,9 @@ from gs_train.files.atomic import require_writable
 from gs_train.options.config import FitConfig
 from gs_train.options.config_file import for_the_record, load_config, save_config
 from gs_train.runs.lock import RunLock
+from gs_train.runs.named_snapshots import named_stores
 from gs_train.runs.record import RunRecord
-from gs_train.tide.store_folder import INSIDE, remove_store, require_empty
+from gs_train.tide.store_folder import INSIDE, may_remove, remove_store, require_empty
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,13 @@ class RunFolder:
         """The store of a run with these options, where its rows are in one."""
         return self.root / INSIDE if config.store is None else config.store.absolute()
 
+    @property
+    def named_store(self) -> Path | None:
+        """The store that the run here was last given; None without one, or without a run."""
+        with contextlib.suppress(InputError):
+            return load_config(self.config).store
+        return None
+
     def preview(self, step: int) -> Path:
         return self.root / "previews" / f"{step:06}.png"
 
@@ -141,8 +151,26 @@ class RunFolder:
                 f"--out {self.root} holds another run: add --resume to go on with it, "
                 "--overwrite to remove it, or choose another folder"
             )
-        if config.is_stored and not (found and self._is_own_store(config)):
-            require_empty(self.store_of(config))
+        if not config.is_stored:
+            return
+        store = self.store_of(config)
+        self._check_store(store)
+        if not (found and self._goes(store)):
+            require_empty(store)
+
+    def _check_store(self, store: Path) -> None:
+        """Check that a store is not in the way of what the run writes.
+
+        Raises:
+            InputError: it is.
+        """
+        place = Path(os.path.abspath(store))
+        for path in self._owned:
+            if Path(os.path.abspath(path)) in (place, *place.parents):
+                raise InputError(
+                    f"--store must not be {store}: {path.name} of --out is for other files of the "
+                    "run; leave --store out, or name another folder"
+                )
 
     def no_checkpoint(self) -> str:
         """That there is none, for a message, and what is in its place."""
@@ -181,32 +209,36 @@ class RunFolder:
             self._save(config, record)
 
     def discard(self) -> None:
-        """Remove the run and its store; of the image cache and of others' files, nothing."""
+        """Remove the run and its store; of the image cache, of others' files and of a store of
+        another run, nothing."""
         if self.lock is not None:
             self.lock.renew()
+        own_stores = [store for store in self._stores() if self._is_own(store)]
         if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
             remove_all(self.checkpoints)  # before what they refer to
-        outer = self._outer_store()
-        for store in (outer, self.root / INSIDE):
-            if store is not None:
-                remove_store(store)
+        for store in own_stores:
+            remove_store(store)
         for path in self._owned:
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
 
-    def _is_own_store(self, config: FitConfig) -> bool:
-        """Whether the store of ``config`` is that of the run that is here, which goes with it."""
-        store = self.store_of(config)
-        return store in (self._outer_store(), self.root / INSIDE)
+    def _goes(self, store: Path) -> bool:
+        """Whether a store goes with the run that is here, so that another may come there."""
+        return store in self._stores() and self._is_own(store)
 
-    def _outer_store(self) -> Path | None:
-        """The store of the run that is here, where it is in another folder."""
-        try:
-            return load_config(self.config).store
-        except InputError:  # there is no run, or a damaged one
-            return None
+    def _stores(self) -> list[Path]:
+        """Where the run that is here may have a store."""
+        named = self.named_store
+        return [self.root / INSIDE, *([] if named is None else [named])]
+
+    def _is_own(self, store: Path) -> bool:
+        """Whether a store is of the run that is here. In a folder elsewhere, another run's may have
+        come to its place."""
+        if store == self.root / INSIDE and not store.is_symlink():
+            return True
+        return may_remove(store, named_stores(self.checkpoints))
 
     def _save(self, config: FitConfig, record: RunRecord) -> None:
         save_config(self.config, for_the_record(config))

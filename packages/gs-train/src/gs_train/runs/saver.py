@@ -153,13 +153,19 @@ class Saver:
                     of["ranks"] = ranks
                 self.spent = dataclasses.replace(self.spent, figures=of)
         finally:  # whatever comes between, Ctrl-C included: the training is done
-            self._coming = _Coming(trainer.step, rows, self._writer())
+            self._coming = _Coming(trainer.step, rows, self._writer(is_now=rows.is_done))
             self.settle()
 
-    def _writer(self) -> Callable[[Mapping[str, Any]], object]:
-        """What writes a checkpoint of the present step, once its rows are saved."""
+    def _writer(self, *, is_now: bool) -> Callable[[Mapping[str, Any]], object]:
+        """What writes a checkpoint of the present step, once its rows are saved.
+
+        Args:
+            is_now: it is called before the next step; else steps may change the state meanwhile.
+        """
         trainer, dealing = self._trainer, self._trainer.dealing
         step, spent, tensors = trainer.step, self.spent, trainer.tensors()
+        if not is_now:
+            tensors = {name: values.clone() for name, values in tensors.items()}
         data = self._photographs.fingerprint()
 
         def write(apart: Mapping[str, Any]) -> None:

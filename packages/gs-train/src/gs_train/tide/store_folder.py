@@ -22,6 +22,8 @@ _IDENTITY = slice(16, 32)  # docs/store-format.md
 _BLOCK_ROWS = slice(12, 16)
 _MAGIC = b"GSBLOCKS"
 _SNAPSHOT = re.compile(r"snap-(\d{10})", re.ASCII)
+_FIRST = 1
+"""Number of the snapshot of a new store, to which no checkpoint refers."""
 _OWN = re.compile(r"STORE(\.tmp)?|LOCK|seg-\d{6,}|snap-\d{10}(\.tmp)?", re.ASCII)
 
 INSIDE = "store"
@@ -84,7 +86,7 @@ class SavedStore:
             raise InputError(
                 f"{folder} must hold the store {self.identity:.8} of this run, got "
                 f"{'no store' if found is None else f'the store {found:.8}'}: name the folder "
-                "where it is now with --store, or put it back"
+                "where it is now with fit --resume --store, or put it back"
             )
 
 
@@ -126,8 +128,15 @@ def require_empty(folder: Path) -> None:
     """Check that a folder can take a new store.
 
     Raises:
-        InputError: it holds something, or cannot be listed.
+        InputError: it holds something, cannot be listed, or its name is no text.
     """
+    try:
+        os.fspath(folder).encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"the name of the folder of the store, {folder}, must be UTF-8: name another one with "
+            "--store"
+        ) from None
     try:
         found = sorted(os.listdir(folder)) if folder.exists() else []
     except OSError as error:
@@ -156,19 +165,63 @@ def give_up_snapshots(folder: Path, kept: Collection[int]) -> None:
             sync_folder(folder)
 
 
+def may_remove(folder: Path, identities: Collection[str]) -> bool:
+    """Whether a run may remove the store in a folder that it names: one that its checkpoints refer
+    to, or a fresh one, to which none does, and that nobody writes. True where there is no store.
+
+    Args:
+        identities: of the stores that the checkpoints of the run refer to.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    identity = identity_of(folder)
+    if identity is None or identity in identities:
+        return True
+    found = [_SNAPSHOT.fullmatch(name) for name in _names(folder)]
+    is_fresh = all(match is None or int(match[1]) <= _FIRST for match in found)
+    return is_fresh and not _is_written(folder)
+
+
 def remove_store(folder: Path) -> None:
     """Remove the files of a store, one that was being made too, and the folder where nothing else
-    is in it; nothing of a folder of others' files."""
-    if not folder.is_dir() or folder.is_symlink():
-        return
-    names = os.listdir(folder)
+    is in it; nothing of a folder of others' files, nor of a store that another process writes. A
+    link to the folder stays.
+
+    Raises:
+        InputError: the folder cannot be read.
+    """
+    names = _names(folder)
     own = [name for name in names if _OWN.fullmatch(name)]
     if identity_of(folder) is None and len(own) < len(names):
         return
+    if _is_written(folder):
+        return
     for name in sorted(own, key=lambda name: name == _FILE):  # which says whose they are
         (folder / name).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # others' files are there
+    with contextlib.suppress(OSError):  # others' files are there, or it is a link
         folder.rmdir()
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether another process writes a store."""
+    if not (folder / "LOCK").exists():
+        return False
+    try:
+        with _locked(folder):
+            return False
+    except StoreTroubleError:
+        return True
+
+
+def _names(folder: Path) -> list[str]:
+    """Of what is in a folder; nothing where it is none."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise InputError(f"the store {folder} must be a folder: {error.strerror}") from None
 
 
 @contextlib.contextmanager

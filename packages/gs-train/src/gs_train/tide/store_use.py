@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,20 +75,25 @@ class StoreUse:
         Raises:
             InputError: it is damaged, of another version, or written by another process.
         """
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
-            with store_trouble(self.folder):
-                store = BlockStore.open(self.folder, snapshot=self.snapshot, read_only=read_only)
-                try:
-                    rows = StoredRows(
-                        store,
-                        slots=self.room.slots,
-                        host_blocks=self.room.places,
-                        device=device,
-                    )
-                except BaseException:
-                    store.close()
-                    raise
-        for warning in told:
-            print(printable(f"{self.folder}: {warning.message}"), file=sys.stderr)
-        return rows
+        with told(self.folder), store_trouble(self.folder):
+            store = BlockStore.open(self.folder, snapshot=self.snapshot, read_only=read_only)
+            try:
+                return StoredRows(
+                    store,
+                    slots=self.room.slots,
+                    host_blocks=self.room.places,
+                    device=device,
+                )
+            except BaseException:
+                store.close()
+                raise
+
+
+@contextlib.contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """Print what is warned of a store as lines on stderr."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield
+    for warning in found:
+        print(printable(f"{folder}: {warning.message}"), file=sys.stderr)
