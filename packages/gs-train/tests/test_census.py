@@ -163,3 +163,19 @@ def test_a_workload_of_nothing_is_an_error() -> None:
         measure_workload(cloud_rows(5), [], CpuRenderer(), n_rows=5, sh_degree=3, batch_size=1)
     with pytest.raises(ValueError, match="sh_degree must be 0 to 3, got 4"):
         replace(WORK, sh_degree=4)
+
+
+def test_rows_that_any_view_sees_are_counted_and_the_batches_that_see_them() -> None:
+    rows, views = cloud_rows(4000), views_along(6)
+    work = measure_workload(
+        rows, views, CpuRenderer(), n_rows=4000, sh_degree=3, batch_size=4, n_batches=1
+    )
+    assert work.epoch_rows == len(set(seen_by(rows, views)))
+    assert work.epoch_batches == 1.5
+    larger = work.with_rows(40_000).seeing(100.0)
+    assert larger.mean.visible == pytest.approx(400.0)
+    assert larger.mean.union / work.mean.union == pytest.approx(400.0 / work.mean.visible)
+    assert larger.epoch_rows == 10 * work.epoch_rows
+    # As many views more as see all of it as often.
+    often = [each.epoch_batches * each.mean.visible / each.epoch_rows for each in (work, larger)]
+    assert often[0] == pytest.approx(often[1])

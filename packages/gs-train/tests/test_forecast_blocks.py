@@ -139,6 +139,30 @@ def test_more_memory_is_never_slower(tiles: bool) -> None:
     assert rates[0] < rates[-1]
 
 
+def test_views_that_see_nothing_move_nothing() -> None:
+    blind = block_traffic(alike(WORK, BatchRows()), BlockMemory(10, 10, 1024))
+    assert (blind.used, blind.loaded, blind.read, blind.written) == (0, 0, 0, 0)
+    assert blind.distinct(1000) == 0
+
+
+def test_blocks_that_have_no_room_together_move_twice_and_change_once() -> None:
+    few = block_traffic(WORK, BlockMemory(100, 50, 1024))
+    assert few.used > 150
+    assert few.loaded == pytest.approx(2 * few.used - 100)
+    assert few.read == pytest.approx(2 * few.used - 150)
+    assert few.written == few.used
+
+
+def test_many_steps_use_all_blocks_that_are_seen_and_no_other() -> None:
+    work = replace(WORK, epoch_rows=5e6, epoch_batches=100.0)
+    traffic = block_traffic(work, BlockMemory(100, 5000, 1024))
+    assert traffic.used < traffic.seen < n_blocks(work, 1024)
+    assert traffic.distinct(1) == pytest.approx(traffic.used)
+    assert traffic.distinct(10) < 10 * traffic.used
+    assert traffic.distinct(10_000) == pytest.approx(traffic.seen)
+    assert block_traffic(work, BlockMemory(100, int(traffic.seen), 1024)).read == 0
+
+
 def test_tiles_move_less_than_shuffled_views() -> None:
     """And a billion rows are bound by the drive, to some tens of images a second and to a few."""
     row = BatchRows(visible=1.92e6, union=1.6e6, two=3e6, largest=5e5, intersections=4e6)

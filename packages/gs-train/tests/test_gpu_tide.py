@@ -13,6 +13,7 @@ from PIL import Image
 from tide_runs import assert_same, saved
 
 from gs_train.cli import main
+from gs_train.runs import figures
 from gs_train.runs.run import Run
 from gs_train.tide.model import StoredModel
 
@@ -110,3 +111,20 @@ def test_slots_that_the_device_cannot_hold_are_refused(
             1.0
         )  # of this process, for the tests that follow
     assert "--tide.slots must be at most 1, of 716.0 KiB each" in capsys.readouterr().err
+
+
+def test_what_came_is_beside_what_was_foretold(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rates of the device, the link and the drive included, which are measured for that."""
+    monkeypatch.setattr(figures, "_WORTH_S", 0.0)
+    few = ("--block-rows", "64", "--tide.slots", "12", "--tide.arena", "1MB")
+    of = _metrics(_fit(tiny_capture, tmp_path / "run", *few))
+    for section in ("predicted", "real"):
+        values = of[section]
+        assert isinstance(values, dict)
+        assert list(values) == [
+            "device_bytes", "pinned_bytes", "host_bytes", "images_per_second",
+            "drive_read_a_step_bytes", "drive_written_a_step_bytes",
+        ]  # fmt: skip
+        assert all(value > 0 for value in values.values()), values

@@ -15,7 +15,7 @@ import tyro
 from gs_train.commands.gpus import require_shareable
 from gs_train.commands.plan_blocks import OPTION, planned_on_drive
 from gs_train.commands.plan_capture import capture_without_photographs
-from gs_train.commands.plan_presets import auto_choice, predicted
+from gs_train.commands.plan_presets import auto_choice, predicted, seeing
 from gs_train.commands.plan_ranks import link_of, plan_ranks, planned_ranks, with_link
 from gs_train.commands.plan_table import print_plan
 from gs_train.errors import InputError
@@ -188,7 +188,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
             work, alone = (replace(each, renderer=run.renderer) for each in (work, alone))
         n_later = expected_rows(run, work.n_rows)
         if config.view_rows is not None:
-            work, alone = (_seeing(config.view_rows, n_later, each) for each in (work, alone))
+            work, alone = (seeing(config.view_rows, n_later, each) for each in (work, alone))
         later = work.with_rows(n_later)
         rates = saved or _measured(config, scene, rows, renderer, later, stages.begin)
     presets = {
@@ -243,19 +243,6 @@ def plan(config: PlanConfig) -> dict[str, Any]:
     else:
         print_plan(result, verbose=config.verbose, file=sys.stdout)
     return result
-
-
-def _seeing(view_rows: int, n_rows: int, work: Workload) -> Workload:
-    """The same rows where views see so many once there are ``n_rows``.
-
-    Raises:
-        InputError: there are not so many, or no view sees any.
-    """
-    if not 1 <= view_rows <= n_rows:
-        raise InputError(f"--view-rows must be from 1 to {n_rows:,} Gaussians, got {view_rows}")
-    if not work.mean.visible:
-        raise InputError("--view-rows needs views that see some of the points, got none")
-    return work.seeing(view_rows * work.n_rows / n_rows)
 
 
 def _saved_rates(config: PlanConfig) -> Rates | None:

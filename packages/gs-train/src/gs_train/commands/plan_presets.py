@@ -27,6 +27,19 @@ def auto_choice(run: FitConfig, work: Workload, caps: Caps) -> dict[str, Any]:
     return {"preset": choice.preset.name, "reason": choice.reason}
 
 
+def seeing(view_rows: int, n_rows: int, work: Workload) -> Workload:
+    """The same rows where views see so many once there are ``n_rows``.
+
+    Raises:
+        InputError: there are not so many, or no view sees any.
+    """
+    if not 1 <= view_rows <= n_rows:
+        raise InputError(f"--view-rows must be from 1 to {n_rows:,} Gaussians, got {view_rows}")
+    if not work.mean.visible:
+        raise InputError("--view-rows needs views that see some of the points, got none")
+    return work.seeing(view_rows * work.n_rows / n_rows)
+
+
 def predicted(
     preset: Preset, first: Workload, n_rows: int, run: FitConfig, caps: Caps, rates: Rates
 ) -> dict[str, Any]:

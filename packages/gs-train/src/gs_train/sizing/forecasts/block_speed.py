@@ -55,6 +55,8 @@ class BlockTraffic:
 
     def distinct(self, n_batches: int) -> float:
         """Blocks that so many batches use."""
+        if not self.seen:
+            return 0.0
         n_others = n_batches / self.n_together
         return self.seen * (1.0 - max(0.0, 1.0 - self.together / self.seen) ** n_others)
 
