@@ -13,6 +13,7 @@ from PIL import Image
 from tide_runs import assert_same, saved
 
 from gs_train.cli import main
+from gs_train.rows.attributes import NAMES
 from gs_train.runs import figures
 from gs_train.runs.run import Run
 from gs_train.tide.model import StoredModel
@@ -62,6 +63,38 @@ def test_the_first_step_on_a_drive_is_that_on_the_device(
         own = torch.cat([part[name] for part in rows])[order].cpu()
         assert own.shape == values.shape
         assert torch.allclose(own, values, rtol=1e-5, atol=1e-5), name
+
+
+def _by_key(run: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    _, model = Run.open(run).read(torch.device("cuda"))
+    if isinstance(model, StoredModel):
+        parts = list(model.rows.pieces())
+        keys, rows = torch.cat([keys for keys, _ in parts]), [own for _, own in parts]
+    else:
+        keys, rows = model.keys.values, list(model.chunks(N_ROWS))
+    order = keys.argsort().cpu()
+    joined = {name: torch.cat([own[name].cpu() for own in rows])[order] for name in NAMES}
+    keys = keys.cpu()[order]
+    model.close()
+    return keys, joined
+
+
+@pytest.mark.parametrize(
+    ("source", "preset"), [("tide", "none"), ("tide", "best"), ("best", "tide"), ("none", "tide")]
+)
+def test_a_run_of_any_preset_begins_another(
+    tiny_capture: Path, tmp_path: Path, source: str, preset: str
+) -> None:
+    few = {"tide": FEW}
+    first = _fit(tiny_capture, tmp_path / "first", *few.get(source, ()), offload=source)
+    start = ("--init", str(first), "--steps", "1")
+    out = _fit(tiny_capture, tmp_path / "next", *few.get(preset, ()), *start, offload=preset)
+    keys, before = _by_key(first)
+    same_keys, after = _by_key(out)
+    assert torch.equal(keys, same_keys)
+    for name, values in before.items():
+        # The first step of Adam moves a value by its rate at most: 0.05 sqrt(2) for opacities.
+        assert torch.allclose(after[name], values, rtol=0, atol=0.08), name
 
 
 @pytest.mark.parametrize(
