@@ -62,7 +62,8 @@ def test_a_configuration_survives_the_file(tmp_path: Path) -> None:
         ('data: "a\\0b"\nout: b\n', r"must hold a path for data, got 'a\\x00b'"),
         (f"data: {{{'x' * 500}: 1}}\nout: b\n", r"for data, got \{'x{70,80}$"),
         ("data: a\nout: b\nsteps: 0\n", r"config\.yml: --steps must be at least 1, got 0"),
-        ("data: a\nout: b\nadc: {refine_every: 0}\n", r"config\.yml: adc\.refine_every must be"),
+        ("data: a\nout: b\nadc: {refine_every: 0}\n", r"config\.yml: --adc\.refine-every must be"),
+        ("data: a\nout: b\ntide: {slots: 0}\n", r"config\.yml: --tide\.slots must be"),
         ("#" * 2_000_000, "cannot be read: it has 2,000,000 bytes, at most 1,048,576"),
     ],
 )

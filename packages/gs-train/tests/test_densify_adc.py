@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
+
 import gsplat.strategy.default as gsplat_default
 import numpy as np
 import pytest
@@ -370,14 +372,18 @@ def test_rows_that_were_not_observed_are_refused():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(InputError, match=r"prune_opa must be above 0 and below 0.5, got 0"):
+    with pytest.raises(InputError, match=r"--adc\.prune-opa must be above 0 and below 0.5, got 0"):
         AdcConfig(prune_opa=0)
-    with pytest.raises(InputError, match="refine_every must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"--adc\.refine-every must be at least 1, got 0"):
         AdcConfig(refine_every=0)
-    with pytest.raises(InputError, match="reset_every must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"--adc\.reset-every must be at least 1, got 0"):
         AdcConfig(reset_every=0)
-    with pytest.raises(InputError, match="cap must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"--adc\.cap must be at least 1, got 0"):
         AdcConfig(cap=0)
+    with pytest.raises(InputError, match=r"--adc\.grow-grad2d must be at least 0, got nan"):
+        AdcConfig(grow_grad2d=math.nan)
+    with pytest.raises(InputError, match=r"--adc\.prune-scale3d must be at least 0, got -0.1"):
+        AdcConfig(prune_scale3d=-0.1)
     with pytest.raises(InputError, match=r"scene_scale must be above 0 and finite, got 0"):
         make_adc(AdcConfig(), 3, scene_scale=0.0)
 

@@ -311,12 +311,17 @@ def test_there_is_no_state_to_checkpoint():
 
 
 def test_options_out_of_range_are_refused():
-    with pytest.raises(InputError, match="cap_max must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"--mcmc\.cap-max must be at least 1, got 0"):
         McmcConfig(cap_max=0)
-    with pytest.raises(InputError, match="refine_every must be at least 1, got 0"):
+    with pytest.raises(InputError, match=r"--mcmc\.refine-every must be at least 1, got 0"):
         McmcConfig(refine_every=0)
-    with pytest.raises(InputError, match=r"min_opacity must be above 0 and below 1, got 1.0"):
+    with pytest.raises(
+        InputError, match=r"--mcmc\.min-opacity must be above 0 and below 1, got 1.0"
+    ):
         McmcConfig(min_opacity=1.0)
+    for noise_lr in (-1.0, math.nan, math.inf):
+        with pytest.raises(InputError, match=r"--mcmc\.noise-lr must be finite and not negative"):
+            McmcConfig(noise_lr=noise_lr)
 
 
 @pytest.mark.gpu

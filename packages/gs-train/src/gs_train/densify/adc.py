@@ -29,6 +29,9 @@ _PIECE = 1 << 22
 """Rows that are looked at at once."""
 
 
+_SIZES = ("grow_grad2d", "grow_scale3d", "grow_scale2d", "prune_scale3d", "prune_scale2d")
+
+
 @dataclass(frozen=True)
 class AdcConfig:
     """Options of `Adc`: gsplat's names, meanings and defaults. Schedules count images.
@@ -75,12 +78,13 @@ class AdcConfig:
 
     def __post_init__(self) -> None:
         if not 0 < self.prune_opa < 0.5:
-            raise InputError(f"prune_opa must be above 0 and below 0.5, got {self.prune_opa}")
-        for name in ("refine_every", "reset_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.cap is not None and self.cap < 1:
-            raise InputError(f"cap must be at least 1, got {self.cap}")
+            raise InputError(f"--adc.prune-opa must be above 0 and below 0.5, got {self.prune_opa}")
+        for least, names in {0: _SIZES, 1: ("refine_every", "reset_every", "cap")}.items():
+            for name in names:
+                value = getattr(self, name)
+                if value is not None and not value >= least:
+                    option = f"--adc.{name.replace('_', '-')}"
+                    raise InputError(f"{option} must be at least {least}, got {value}")
 
 
 class Adc:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -47,11 +48,17 @@ class McmcConfig:
 
     def __post_init__(self) -> None:
         if self.cap_max < 1:
-            raise InputError(f"cap_max must be at least 1, got {self.cap_max}")
+            raise InputError(f"--mcmc.cap-max must be at least 1, got {self.cap_max}")
         if self.refine_every < 1:
-            raise InputError(f"refine_every must be at least 1, got {self.refine_every}")
+            raise InputError(f"--mcmc.refine-every must be at least 1, got {self.refine_every}")
         if not 0 < self.min_opacity < 1:
-            raise InputError(f"min_opacity must be above 0 and below 1, got {self.min_opacity}")
+            raise InputError(
+                f"--mcmc.min-opacity must be above 0 and below 1, got {self.min_opacity}"
+            )
+        if not 0 <= self.noise_lr < math.inf:
+            raise InputError(
+                f"--mcmc.noise-lr must be finite and not negative, got {self.noise_lr}"
+            )
 
 
 class Mcmc:

@@ -53,8 +53,8 @@ def from_plain(kind: type, plain: Mapping[Any, Any], path: Path, *, within: str 
         return kind(**values)
     except TypeError as error:
         raise InputError(f"{path} does not fit this version: {error}") from None
-    except InputError as error:  # a value out of range
-        raise InputError(f"{path}: {within}{error}") from None
+    except InputError as error:  # a value out of range, of an option named as on a command line
+        raise InputError(f"{path}: {error}") from None
 
 
 def values_of(
