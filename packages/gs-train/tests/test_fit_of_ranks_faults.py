@@ -48,6 +48,20 @@ SAVED_BEFORE = {"the folder has its name", "older ones are removed"}
 SAVED_BY_FIRST = ("shards have been written", LAST)
 SAVED_BEFORE |= {phase for phase, *_ in (*END, *END_OF_FIRST)}
 
+WORK = [
+    ("a batch", "gs_train.world.ranks:Ranks.gather", 1),
+    ("an exchange between ranks", "gs_train.ranks.buffers:RoundBuffers.sent", 1),
+    ("the rounds of ranks", "gs_train.world.ranks:Ranks.all_to_all", 1),
+    ("the rounds of ranks", "gs_train.world.ranks:Ranks.all_to_all", 3),
+    ("a batch", "gs_train.world.ranks:Ranks.sum", 1),
+    ("the optimizer's update", "gs_train.engine.slots:SlotPlacement.update", 1),
+    ("a refinement of rows", "gs_train.densify.rank_peers:RankPeers.roll", 1),
+    ("the sorting of rows", "gs_train.ranks.dealing:Dealing.again", 1),
+    ("an evaluation", "gs_train.runs.held_out:score_views_of_ranks", 1),
+    ("a checkpoint", "gs_train.runs.saver:save_by_ranks", 1),
+    ("a checkpoint", "gs_train.checkpoint.writer:write_shard", 1),
+]
+
 EACH = [
     *((*each, rank) for each in (*BATCH, *SAVE, *END) for rank in (FIRST, LAST)),
     *((*each, FIRST) for each in (*SAVE_OF_FIRST, *END_OF_FIRST)),
@@ -157,6 +171,26 @@ def test_a_photograph_that_one_rank_cannot_read_ends_all_after_a_save(meet: _Mee
     assert ran.status == 2
     assert ran.errors == ["gs-train: error: rank 1: /photographs/7.jpg cannot be read"]
     assert meet.newest() == 2
+    meet.goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [FIRST, LAST])
+@pytest.mark.parametrize(("how", "memory"), [("memory", "device"), ("host memory", "host")])
+@pytest.mark.parametrize(("work", "point", "call"), WORK, ids=[each[1] for each in WORK])
+def test_a_rank_without_memory_names_the_work(
+    meet: _Meet, work: str, point: str, call: int, how: str, memory: str, rank: int
+) -> None:
+    fault = meet.fault(rank, point, how, call=call)
+    ran = meet(fault, "--eval-every", "4")
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    (line,) = ran.errors
+    assert line.startswith(f"gs-train: error: rank {rank}: {memory} memory ran out after step ")
+    assert f" Gaussians, in {work} (" in line
+    assert f"go on from the checkpoint of step {SAVED} with --resume and more memory" in line
+    assert f"(a larger --{memory}-memory) or another --offload" in line
+    assert meet.newest() == SAVED
     meet.goes_on()
 
 

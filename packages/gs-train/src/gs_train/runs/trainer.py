@@ -22,6 +22,7 @@ from gs_train.engine.exposures import Exposures, rate_of
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
@@ -358,7 +359,7 @@ class Trainer:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
         direct = direct_of(self.densifier, len(batch))
-        with self.model.trouble():
+        with self.model.trouble(), memory_for("a batch"):
             loss = self.backend.step(
                 batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
             )
@@ -376,7 +377,7 @@ class Trainer:
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         n_decaying = min(images_after, images_decay) - min(images_before, images_decay)
         next_lr = settings.rates["means"] * means_decay(n_decaying, images_decay)
-        with self.backend.trace.host("densify"):
+        with self.backend.trace.host("densify"), memory_for("a refinement of rows"):
             changed = self.densifier.after_step(
                 self.model,
                 step=self.step,
@@ -440,7 +441,7 @@ class Trainer:
         most = self.config.resort_every * self.n_rows
         if not self.config.resort_every or self._changes < max(1, most):
             return changed
-        with self.backend.trace.host("sort rows"):
+        with self.backend.trace.host("sort rows"), memory_for("the sorting of rows"):
             self.backend.make_room()
             sort_rows(self.model, self.densifier, self.dealing)
         self._changes, self.sorted_at = 0, self.step
