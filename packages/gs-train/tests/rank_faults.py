@@ -35,8 +35,8 @@ class Fault:
         rank: which one.
         after_step: steps that have been done before.
         point: function or method that is called then, ``module:name`` or ``module:class.name``.
-        how: ``SIGKILL``, ``SIGSTOP``, ``memory`` (of the device) or ``file`` (that cannot be read;
-            from then on).
+        how: ``SIGKILL``, ``SIGSTOP``, ``memory`` (of the device), ``host memory`` or ``file``
+            (that cannot be read; from then on).
         call: which of the calls after the step.
         moment: the file for the time.
     """
@@ -61,6 +61,8 @@ def _befall(fault: Fault) -> None:
     Path(fault.moment).write_text(str(time.time()))
     if fault.how == "memory":
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    if fault.how == "host memory":
+        raise MemoryError("page-locked memory of 2147483648 bytes is not there")
     if fault.how == "file":
         raise InputError("/photographs/7.jpg cannot be read")
     os.kill(os.getpid(), signal.Signals[fault.how])

@@ -48,6 +48,20 @@ SAVED_BEFORE = {"the folder has its name", "older ones are removed"}
 SAVED_BY_FIRST = ("shards have been written", LAST)
 SAVED_BEFORE |= {phase for phase, *_ in (*END, *END_OF_FIRST)}
 
+WORK = [
+    ("a batch", "gs_train.world.ranks:Ranks.gather", 1),
+    ("an exchange between ranks", "gs_train.ranks.buffers:RoundBuffers.sent", 1),
+    ("the rounds of ranks", "gs_train.world.ranks:Ranks.all_to_all", 1),
+    ("the rounds of ranks", "gs_train.world.ranks:Ranks.all_to_all", 3),
+    ("a batch", "gs_train.world.ranks:Ranks.sum", 1),
+    ("the optimizer's update", "gs_train.engine.slots:SlotPlacement.update", 1),
+    ("a refinement of rows", "gs_train.densify.rank_peers:RankPeers.roll", 1),
+    ("the sorting of rows", "gs_train.ranks.dealing:Dealing.again", 1),
+    ("an evaluation", "gs_train.runs.held_out:score_views_of_ranks", 1),
+    ("a checkpoint", "gs_train.runs.saver:save_by_ranks", 1),
+    ("a checkpoint", "gs_train.checkpoint.writer:write_shard", 1),
+]
+
 EACH = [
     *((*each, rank) for each in (*BATCH, *SAVE, *END) for rank in (FIRST, LAST)),
     *((*each, FIRST) for each in (*SAVE_OF_FIRST, *END_OF_FIRST)),
@@ -81,7 +95,7 @@ def meet(
 
 
 class _Meet:
-    """Runs of two ranks, which refine and sort rows in each step."""
+    """Runs of two or more ranks, which refine and sort rows in each step."""
 
     def __init__(
         self,
@@ -93,13 +107,13 @@ class _Meet:
         self.capture, self.out, self.moment = capture, folder / "run", folder / "moment"
         self._monkeypatch, self._capfd = monkeypatch, capfd
 
-    def __call__(self, fault: Fault, *more: str, saves_every: int = SAVED) -> Ran:
+    def __call__(self, fault: Fault, *more: str, saves_every: int = SAVED, n_ranks: int = 2) -> Ran:
         self._monkeypatch.setenv(VARIABLE, fault.in_words())
         refines = "--adc.refine-start 1 --adc.refine-every 2 --adc.grow-grad2d 0.00005"
         options = f"--renderer cpu --batch-size 2 --sh-degree 0 --resort-every 0.000001 {refines}"
         often = f"--steps {STEPS} --checkpoint-every {saves_every}"
         command = ["fit", str(self.capture), "--out", str(self.out), *options.split()]
-        status = launch([*command, *often.split(), *more], 2, module="rank_faults")
+        status = launch([*command, *often.split(), *more], n_ranks, module="rank_faults")
         said = self._capfd.readouterr().err.replace("\r", "\n").splitlines()
         errors = [line for line in said if "error" in line]
         return Ran(status, said, errors)
@@ -136,6 +150,26 @@ def test_a_rank_that_is_killed(meet: _Meet, phase: str, point: str, call: int, r
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("how", ["SIGKILL", "memory"])
+@pytest.mark.parametrize(
+    "point", ["gs_train.world.ranks:Ranks.all_to_all", "gs_train.checkpoint.writer:write_shard"]
+)
+@pytest.mark.parametrize(("n_ranks", "rank"), [(3, 1), (4, 3)])
+def test_one_of_three_or_four_ranks_ends_all(
+    meet: _Meet, n_ranks: int, rank: int, point: str, how: str
+) -> None:
+    fault = meet.fault(rank, point, how)
+    ran = meet(fault, n_ranks=n_ranks)
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    (line,) = ran.errors
+    what = GONE if how == "SIGKILL" else "device memory ran out after step "
+    assert line.startswith(f"gs-train: error: rank {rank}: {what}")
+    assert meet.newest() == SAVED
+    meet.goes_on()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [FIRST, LAST])
 @pytest.mark.parametrize(
     "point", ["gs_train.world.ranks:Ranks.all_to_all", "gs_train.checkpoint.writer:write_shard"]
@@ -161,6 +195,27 @@ def test_a_photograph_that_one_rank_cannot_read_ends_all_after_a_save(meet: _Mee
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    ("rank", "how", "memory"), [(FIRST, "memory", "device"), (LAST, "host memory", "host")]
+)
+@pytest.mark.parametrize(("work", "point", "call"), WORK, ids=[each[1] for each in WORK])
+def test_a_rank_without_memory_names_the_work(
+    meet: _Meet, work: str, point: str, call: int, rank: int, how: str, memory: str
+) -> None:
+    fault = meet.fault(rank, point, how, call=call)
+    ran = meet(fault, "--eval-every", "4")
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    (line,) = ran.errors
+    assert line.startswith(f"gs-train: error: rank {rank}: {memory} memory ran out after step ")
+    assert f" Gaussians, in {work} (" in line
+    assert f"go on from the checkpoint of step {SAVED} with --resume and more memory" in line
+    assert f"(a larger --{memory}-memory) or another --offload" in line
+    assert meet.newest() == SAVED
+    meet.goes_on()
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("rank", [FIRST, LAST])
 def test_a_rank_without_memory_for_a_view_draws_it_in_parts(meet: _Meet, rank: int) -> None:
     point = "gs_train.renderers.cpu_records:CpuRecords.draw"
@@ -170,22 +225,3 @@ def test_a_rank_without_memory_for_a_view_draws_it_in_parts(meet: _Meet, rank: i
     assert len(lines) == 1
     assert lines[0].startswith(f"rank {rank} has too little device memory for view ")
     assert meet.newest() == STEPS
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("phase", "point", "call", "rank"), EACH, ids=[f"{each[0]}-{each[3]}" for each in EACH]
-)
-def test_a_rank_without_memory_elsewhere(
-    meet: _Meet, phase: str, point: str, call: int, rank: int
-) -> None:
-    fault = meet.fault(rank, point, "memory", call=call)
-    ran = meet(fault)
-    assert fault.seconds_ago() < 20
-    assert ran.status == 2
-    (line,) = ran.errors
-    assert line.startswith(f"gs-train: error: rank {rank}: device memory ran out")
-    assert "Tried to allocate 2.00 GiB" in line
-    is_saved = phase in SAVED_BEFORE or (phase, rank) == SAVED_BY_FIRST
-    assert meet.newest() == (STEPS if is_saved else SAVED)
-    meet.goes_on()

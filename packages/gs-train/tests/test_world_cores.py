@@ -45,10 +45,10 @@ def test_ranks_get_the_cores_near_their_gpus() -> None:
     assert all(share <= nodes for share, nodes in zip(shares, near))
 
 
-def test_no_core_is_idle_where_all_gpus_are_near_the_same_ones() -> None:
+def test_ranks_of_one_neighbourhood_share_it_and_no_core_is_idle() -> None:
     near = [frozenset(range(4)), frozenset(range(4))]
-    assert share_of_cores(range(8), near, 0) == (0, 1, 2, 3)
-    assert share_of_cores(range(8), near, 1) == (4, 5, 6, 7)
+    assert share_of_cores(range(8), near, 0) == (0, 1, 4, 5)
+    assert share_of_cores(range(8), near, 1) == (2, 3, 6, 7)
 
 
 def test_siblings_of_one_physical_core_go_to_one_rank() -> None:

@@ -18,6 +18,7 @@ from gs_train.engine.planning import LooksAhead, Planning, PlansBatches
 from gs_train.engine.settings import Observe, StepSettings
 from gs_train.engine.together import Sharing, Together
 from gs_train.engine.view_costs import ViewCosts
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
 from gs_train.renderers.tables import Direct
@@ -172,7 +173,8 @@ class Engine:
             placement.expect(None)
         with beside:
             loss = self._drawing.draw(run, meanwhile)
-        placement.update(self._lookahead.looked())
+        with memory_for("the optimizer's update"):
+            placement.update(self._lookahead.looked())
         with self.trace.host("end step"):
             placement.close()
         self.costs.end_batch()

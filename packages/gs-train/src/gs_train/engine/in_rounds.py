@@ -19,6 +19,7 @@ from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.engine.view_news import ViewNews
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.ranks.exchange import Exchange
 from gs_train.ranks.rounds import draw_in_rounds
 from gs_train.renderers import Renderer
@@ -96,7 +97,8 @@ class InRounds:
             self._trace,
             shares_of(len(run.order), run.settings, self._model.device),
         )
-        draw_in_rounds(batch.turns, self._exchange, work)
+        with memory_for("the rounds of ranks"):
+            draw_in_rounds(batch.turns, self._exchange, work)
         self._records.release(above=KEPT_BYTES)
         if meanwhile is not None:
             meanwhile()

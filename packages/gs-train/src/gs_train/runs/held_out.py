@@ -14,7 +14,7 @@ from gs_train.files.agreement import by_first
 from gs_train.files.atomic import replacing
 from gs_train.files.pictures import write_comparison
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
+from gs_train.machine.out_of_memory import in_short, memory_for, memory_that_ran_out
 from gs_train.options.config import FitConfig
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.metrics import ImageScore
@@ -74,7 +74,8 @@ class HeldOut:
         """
         step = trainer.step
         try:
-            scores, pictures = self._look(trainer, self._scene.capture.test, self._stop)
+            with memory_for("an evaluation"):
+                scores, pictures = self._look(trainer, self._scene.capture.test, self._stop)
         except Interrupted:
             return {}
         except (MemoryError, RuntimeError) as error:

@@ -17,10 +17,11 @@ from gs_train.engine.trace import BATCH
 from gs_train.errors import CommonError, InputError
 from gs_train.files.agreement import by_first
 from gs_train.machine.interrupt import Interrupted, StopRequest
-from gs_train.machine.out_of_memory import in_short, memory_that_ran_out
+from gs_train.machine.out_of_memory import memory_for, memory_that_ran_out
 from gs_train.machine.progress import Progress
 from gs_train.options.config import FitConfig
 from gs_train.rows.shown import ViewsOf
+from gs_train.runs.endings import how_to_go_on, out_of_memory
 from gs_train.runs.expectation import Expectation
 from gs_train.runs.feed import ImageFeed
 from gs_train.runs.folder import RunFolder
@@ -123,7 +124,7 @@ def train(
             trainer.model.foresee(_views_of(scene, config, first_step), trainer.renderer)
             while trainer.step < config.steps:
                 n_rows = trainer.n_rows
-                with trace.host(BATCH):
+                with trace.host(BATCH), memory_for("the photographs of a batch"):
                     batch = _photographs(feed, present, world)
                 result = trainer.train_step(
                     [(scene.views[i], image) for i, image in batch],
@@ -192,11 +193,11 @@ def train(
             saver.save()
         what = memory_that_ran_out(error)
         if what is None:
-            error.add_note(_how_to_go_on(trainer, saver.saved_step))
+            error.add_note(how_to_go_on(trainer, saver.saved_step))
             raise
         if not saver.saved_step and is_alone:
             folder.discard()
-        raise InputError(_out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
+        raise InputError(out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent
 
 
@@ -255,32 +256,6 @@ def _nothing_left(trainer: Trainer) -> str:
         f"no Gaussian is left after step {trainer.step}: all were less opaque than --adc.prune-opa "
         f"{config.adc.prune_opa} (new ones begin at --init-opacity "
         f"{config.by_strategy('init_opacity')}) or too large; start again with a smaller one"
-    )
-
-
-def _how_to_go_on(trainer: Trainer, saved_step: int) -> str:
-    remedy = "there is no checkpoint yet (--checkpoint-every)"
-    if saved_step:
-        remedy = f"go on from the checkpoint of step {saved_step} with --resume"
-    return f"training ended after step {trainer.step}; {remedy}"
-
-
-def _out_of_memory(
-    what: str, error: BaseException, trainer: Trainer, n_rows: int, saved_step: int
-) -> str:
-    """
-    Args:
-        n_rows: before the step that ended so, perhaps in the middle of a refinement.
-    """
-    remedy = f"more memory (a larger --{what}-memory) or another --offload"
-    if saved_step:  # whose --cap stays
-        remedy = f"go on from the checkpoint of step {saved_step} with --resume and {remedy}"
-    else:
-        again = "there is no checkpoint yet (--checkpoint-every), so start again with"
-        remedy = f"{again} a smaller --cap, {remedy}"
-    return (
-        f"{what} memory ran out after step {trainer.step}, with {n_rows:,} Gaussians"
-        f"{in_short(error)}; {remedy}"
     )
 
 

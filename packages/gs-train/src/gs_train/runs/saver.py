@@ -16,6 +16,7 @@ from gs_train.data import PhotoReader
 from gs_train.files.agreement import by_first
 from gs_train.machine.device_peaks import DevicePeaks
 from gs_train.machine.memory import peak_host_bytes
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.rows.shown import SavingRows
 from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
@@ -104,7 +105,7 @@ class Saver:
         """
         started = time.perf_counter()
         trace = self._trainer.backend.trace
-        with trace.host("checkpoint"):
+        with trace.host("checkpoint"), memory_for("a checkpoint"):
             self.settle(waits=True)
             self._save(is_last=is_last)
             self.settle(waits=waits)

@@ -19,6 +19,7 @@ from gs_train.engine.batch_drawing import Truth
 from gs_train.engine.exposures import Exposures
 from gs_train.engine.together import Sharing
 from gs_train.errors import InputError
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.options.config import FitConfig
 from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS, Preset
@@ -350,7 +351,7 @@ class Trainer:
             self.densifier.observe(ids, splats, batch_size=len(batch))
 
         direct = direct_of(self.densifier, len(batch))
-        with self.model.trouble():
+        with self.model.trouble(), memory_for("a batch"):
             loss = self.backend.step(
                 batch, settings, observe, direct=direct, upcoming=upcoming, meanwhile=meanwhile
             )
@@ -359,7 +360,7 @@ class Trainer:
 
         # The rate that the next step will use, as gsplat's schedulers have already moved on here.
         next_lr = self.schedule.next_means_rate(settings, self.step, len(batch))
-        with self.backend.trace.host("densify"):
+        with self.backend.trace.host("densify"), memory_for("a refinement of rows"):
             changed = self.densifier.after_step(
                 self.model,
                 step=self.step,
@@ -384,7 +385,7 @@ class Trainer:
         self._count.follow(changed, self.model.n_rows, step=self.step)
         if not self._order.is_due(self.n_rows):
             return changed
-        with self.backend.trace.host("sort rows"):
+        with self.backend.trace.host("sort rows"), memory_for("the sorting of rows"):
             self.backend.make_room()
             sort_rows(self.model, self.densifier, self.dealing)
         self._order.begin_again(self.step)

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,14 +22,21 @@ def allowed_cores() -> tuple[int, ...]:
 
 
 def share_of_cores(
-    cores: Sequence[int], near: Sequence[frozenset[int]], local_rank: int
+    cores: Sequence[int],
+    near: Sequence[frozenset[int]],
+    local_rank: int,
+    physical: Mapping[int, int] | None = None,
 ) -> tuple[int, ...]:
-    """What one of the ranks of a host gets; every core goes to one rank.
+    """What one of the ranks of a host gets; every core goes to one rank, and all get as many.
+
+    Ranks whose GPUs are near the same cores get equally many of these: the slowest rank sets the
+    pace of all. A physical core is divided among ranks only where the numbers do not come out.
 
     Args:
-        cores: that the ranks share.
+        cores: that the ranks share, those of one physical core side by side.
         near: of each rank of the host, the cores near its GPU; empty where that is not known.
         local_rank: of the ranks, the one in question.
+        physical: the physical core of each core; None: each core is one.
 
     Returns:
         Its cores; all of them where there are fewer cores than ranks.
@@ -39,13 +48,63 @@ def share_of_cores(
     if len(cores) < n_ranks:
         return tuple(cores)
     counts = [len(cores) // n_ranks + (r < len(cores) % n_ranks) for r in range(n_ranks)]
-    free = list(cores)
-    shares: list[list[int]] = [[] for _ in near]
-    for wanted in (near, [frozenset(cores)] * n_ranks):
-        for share, count, nodes in zip(shares, counts, wanted):
-            share += [core for core in free if core in nodes][: count - len(share)]
-            free = [core for core in free if core not in share]
-    return tuple(shares[local_rank])
+    deal = _Deal(cores, counts, {core: core for core in cores} if physical is None else physical)
+    neighbourhoods = {nodes: None for nodes in near if nodes}  # in the order of ranks
+    for is_even, is_whole in ((True, True), (True, False), (False, False)):
+        for nodes in neighbourhoods:
+            ranks = [r for r in range(n_ranks) if near[r] == nodes]
+            deal.among(ranks, nodes, is_even=is_even, is_whole=is_whole)
+    for is_whole in (True, False):
+        deal.among(range(n_ranks), frozenset(cores), is_even=False, is_whole=is_whole)
+    return tuple(deal.shares[local_rank])
+
+
+class _Deal:
+    """Cores that are dealt to ranks, until each has as many as it is to have."""
+
+    def __init__(
+        self, cores: Sequence[int], counts: Sequence[int], physical: Mapping[int, int]
+    ) -> None:
+        self.shares: list[list[int]] = [[] for _ in counts]
+        self._free = list(cores)
+        self._counts = counts
+        self._physical = physical
+
+    def among(
+        self, ranks: Iterable[int], nodes: frozenset[int], *, is_even: bool, is_whole: bool
+    ) -> None:
+        """Deal free cores of a neighbourhood.
+
+        Args:
+            is_even: each rank takes at most its part of the neighbourhood; else all that it needs.
+            is_whole: physical cores stay whole.
+        """
+        ranks = [r for r in ranks if len(self.shares[r]) < self._counts[r]]
+        for n_left, rank in zip(range(len(ranks), 0, -1), ranks):
+            there = [core for core in self._free if core in nodes]
+            most = self._counts[rank] - len(self.shares[rank])
+            if is_even:
+                most = min(most, len(there) // n_left)
+            taken = self._whole(there, most) if is_whole else there[:most]
+            self.shares[rank] += taken
+            self._free = [core for core in self._free if core not in taken]
+
+    def _whole(self, there: Sequence[int], most: int) -> list[int]:
+        """At most so many cores, of physical cores that are free in the neighbourhood as far as
+        they are free at all."""
+        free = Counter(self._physical[core] for core in self._free)
+        taken: list[int] = []
+        for physical, group in itertools.groupby(there, self._physical.__getitem__):
+            siblings = list(group)
+            if len(siblings) == free[physical] and len(taken) + len(siblings) <= most:
+                taken += siblings
+        return taken
+
+
+def physical_cores(cores: Sequence[int], system: Path = _SYSTEM) -> dict[int, int]:
+    """The physical core of each core, by the lowest of its siblings; itself where the system does
+    not say."""
+    return {core: _physical(core, system)[0] for core in cores}
 
 
 def cores_near(device: torch.device) -> frozenset[int]:
@@ -57,10 +116,20 @@ def cores_near(device: torch.device) -> frozenset[int]:
     if None in fields:  # torch before 2.9
         return frozenset()
     domain, bus, slot = fields
-    node = _read(_SYSTEM / f"bus/pci/devices/{domain:04x}:{bus:02x}:{slot:02x}.0/numa_node")
+    return cores_near_slot(f"{domain:04x}:{bus:02x}:{slot:02x}.0")
+
+
+def cores_near_slot(address: str, system: Path = _SYSTEM) -> frozenset[int]:
+    """Cores of the memory node of a PCI device; empty where the system does not say.
+
+    Args:
+        address: such as ``0000:17:00.0``.
+        system: where the kernel tells about itself.
+    """
+    node = _read(system / f"bus/pci/devices/{address}/numa_node")
     if not node.isdecimal():  # -1: the host has one node
         return frozenset()
-    return cores_of_list(_read(_SYSTEM / f"devices/system/node/node{node}/cpulist"))
+    return cores_of_list(_read(system / f"devices/system/node/node{node}/cpulist"))
 
 
 def cores_of_list(text: str) -> frozenset[int]:
@@ -120,8 +189,8 @@ def on_cores(cores: Sequence[int], most_threads: float = math.inf) -> Iterator[N
         torch.set_num_threads(threads)
 
 
-def _physical(core: int) -> tuple[int, int]:
-    siblings = _read(_SYSTEM / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
+def _physical(core: int, system: Path = _SYSTEM) -> tuple[int, int]:
+    siblings = _read(system / f"devices/system/cpu/cpu{core}/topology/thread_siblings_list")
     return min(cores_of_list(siblings), default=core), core
 
 

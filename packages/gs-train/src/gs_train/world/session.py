@@ -18,7 +18,14 @@ import torch
 from gs_train.errors import CommonError, InputError
 from gs_train.machine.interrupt import Interrupted
 from gs_train.world.board import Board, Entry
-from gs_train.world.cores import allowed_cores, cores_near, granted_cores, on_cores, share_of_cores
+from gs_train.world.cores import (
+    allowed_cores,
+    cores_near,
+    granted_cores,
+    on_cores,
+    physical_cores,
+    share_of_cores,
+)
 from gs_train.world.failure import EXIT_STATUS, Failure, ToldError
 from gs_train.world.processes import this_process
 from gs_train.world.ranks import Ranks
@@ -81,7 +88,7 @@ def _world(place: Standing, kind: str, board: Board, watch: Watch) -> Iterator[R
     others = [entry.cores for entry in entries if entry.process.host == host]
     if len(others) == place.local_size and set(others) == {cores}:
         near = [cores_near(torch.device(kind, r)) for r in range(place.local_size)]
-        cores = share_of_cores(cores, near, place.local_rank)
+        cores = share_of_cores(cores, near, place.local_rank, physical_cores(cores))
     # Else somebody has given every rank its own.
     with on_cores(cores, granted_cores() / place.local_size):
         yield Ranks(place, device, watch, connected(place))
