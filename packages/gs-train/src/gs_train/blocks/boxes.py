@@ -22,6 +22,9 @@ from gs_train.renderers.protocol import RenderOptions, View
 
 __all__ = ["BlockBoxes", "Moving", "SleepingValues"]
 
+_PIECE = 1 << 15
+"""Blocks that are looked at together."""
+
 _ARRAYS = ("lower", "upper", "scale", "longest", "ceilings", "fit_step")
 
 
@@ -140,16 +143,22 @@ class BlockBoxes:
         """(blocks, 2) how far means and log scales may leave the box of the fit, because rates have
         risen above the ceilings of the fit, or because of a step that is to come."""
         self.settle()
-        since = self.fit_step.astype(np.int64)
-        now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
-        with np.errstate(all="ignore"):
-            ratio = now / self.ceilings
-            more = np.where(now > self.ceilings, self.longest * (ratio - 1.0), 0.0)
-        # Without a rate at the fit, a row may go anywhere later.
-        more = np.where(np.isnan(more), np.inf, more)
-        if moving is not None:
-            more[moving.blocks] += moving.most
-        return float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
+        slack = np.empty((len(self), 2), np.float32)
+        for start in range(0, len(self), _PIECE):  # of memory for a scene of many blocks
+            part = slice(start, start + _PIECE)
+            since = self.fit_step[part].astype(np.int64)
+            now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
+            with np.errstate(all="ignore"):
+                ratio = now / self.ceilings[part]
+                is_higher = now > self.ceilings[part]
+                more = np.where(is_higher, self.longest[part] * (ratio - 1.0), 0.0)
+            # Without a rate at the fit, a row may go anywhere later.
+            more = np.where(np.isnan(more), np.inf, more)
+            if moving is not None:
+                own = moving.blocks - start
+                more[own[(own >= 0) & (own < len(more))]] += moving.most
+            slack[part] = float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
+        return slack
 
     def candidates(
         self,
