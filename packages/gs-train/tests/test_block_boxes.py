@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gs_train.blocks.boxes import BlockBoxes, SleepingValues
+from gs_train.blocks.boxes import BlockBoxes, Moving, SleepingValues
 from gs_train.blocks.rounding import float32_above
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers import RenderOptions, View, make_renderer
@@ -232,3 +232,25 @@ def test_counts_must_be_of_the_rows_given() -> None:
     part = SleepingValues(ones, ones, ones, rows.last_step, rows.rates[0])
     with pytest.raises(ValueError, match="means must have 2 rows as counts say, got 1"):
         BlockBoxes(1).fit(np.zeros(1, np.int64), np.array([2]), means=part, scales=part)
+
+
+def test_slack_of_very_many_blocks_is_that_of_each() -> None:
+    n, draw = 70_000, np.random.default_rng(0)
+    reaches = [SleepReach((0.9, 0.999), 1e-15, 0.1) for _ in range(2)]
+    for step in range(6):
+        for reach in reaches:
+            reach.set_ceiling(0.1 * (1 + step % 3))
+            reach.record_step(0.05)
+    every = BlockBoxes(n)
+    every.longest[:] = draw.random((n, 2))
+    every.ceilings[:] = draw.choice([0, 0.05, 0.2, np.inf], (n, 2))
+    every.fit_step[:] = draw.integers(0, 6, n)
+    moved = np.unique(draw.integers(0, n, n // 3))
+    together = every.slack(*reaches, Moving(moved, (0.01, 0.02)))
+    for start in range(0, n, 9_999):
+        some = BlockBoxes(len(every.longest[start : start + 9_999]))
+        for name in ("longest", "ceilings", "fit_step"):
+            getattr(some, name)[:] = getattr(every, name)[start : start + 9_999]
+        own = moved[(moved >= start) & (moved < start + len(some))] - start
+        expected = some.slack(*reaches, Moving(own, (0.01, 0.02)))
+        assert np.array_equal(together[start : start + 9_999], expected)
