@@ -263,7 +263,7 @@ def test_resuming_on_other_photographs_is_refused(
     names.write_text("view_005.jpg\n")
     command = ["fit", str(tiny_capture), "--out", str(finished), "--resume"]
     assert main([*command, "--test-list", str(names)]) == 2
-    assert "held-out images differ" in capsys.readouterr().err
+    assert "held-out images or depth maps differ" in capsys.readouterr().err
 
 
 def test_other_photographs_are_not_scored_as_the_runs(

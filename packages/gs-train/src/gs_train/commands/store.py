@@ -20,6 +20,7 @@ from gs_train.machine.interrupt import StopRequest
 from gs_train.machine.progress import task_progress
 from gs_train.names import printable
 from gs_train.runs.folder import RunFolder
+from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.sizes import format_bytes
 from gs_train.tide.store_folder import INSIDE
 
@@ -61,7 +62,8 @@ def store(config: StoreConfig) -> None:
             for line in [*_lines(opened, config.snapshot), *problems]:
                 print(printable(line))
         return
-    while not _check(path, config.snapshot):
+    checkpoints = RunFolder(config.store).checkpoints
+    while not _check(path, config.snapshot, checkpoints):
         pass
 
 
@@ -105,14 +107,19 @@ def _opened(path: Path, snapshot: int | None) -> Iterator[tuple[BlockStore, list
         yield opened, damaged
 
 
-def _check(path: Path, snapshot: int | None) -> bool:
+def _check(path: Path, snapshot: int | None, checkpoints: Path) -> bool:
     """Check a store; False where its writer took the snapshot away meanwhile.
 
+    Args:
+        checkpoints: of the run with the store; where there are none, nothing is asked of them.
+
     Raises:
-        InputError: it is damaged.
+        InputError: it is damaged, or has not the snapshots that checkpoints refer to.
         Interrupted: a stop was asked for.
     """
+    named = named_snapshots(checkpoints)
     with _opened(path, snapshot) as (opened, problems):
+        missing = named.difference(opened.snapshots)
         before = opened.snapshots
         with StopRequest() as stop, task_progress("blocks verified") as progress:
 
@@ -132,6 +139,13 @@ def _check(path: Path, snapshot: int | None) -> bool:
             raise InputError(
                 f"{path} is damaged: {len(found.problems):,} of {found.blocks:,} blocks and "
                 f"{len(problems) - len(found.problems):,} newer snapshots; first: {problems[0]}"
+            )
+        if lost := sorted(
+            missing & named_snapshots(checkpoints)
+        ):  # of no checkpoint given up since
+            raise InputError(
+                f"{path} must have snapshot {lost[-1]}, which a checkpoint in {checkpoints} refers "
+                f"to, and has {', '.join(map(str, opened.snapshots))}"
             )
         what = f"{found.blocks:,} blocks with {found.rows:,} rows"
         print(printable(f"{path}: {what} verified, all whole"))

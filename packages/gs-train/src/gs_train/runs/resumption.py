@@ -63,7 +63,7 @@ def require_resumable(run: Run, config: FitConfig, digest: str) -> None:
         where = "capture" if config.data == FROM_PYTHON else config.data
         raise InputError(
             f"--resume needs the views and the split that the run was started with, {where} "
-            "holds others (names, sizes, poses or held-out images differ)"
+            "holds others (names, sizes, poses, held-out images or depth maps differ)"
         )
     if config.steps < run.checkpoint.step:
         raise InputError(

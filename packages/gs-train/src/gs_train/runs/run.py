@@ -146,12 +146,13 @@ class Run:
             if capture.folder == FROM_PYTHON:
                 raise InputError(
                     f"capture must be the one that {self.folder.root} was trained on, got one "
-                    "whose names, sizes, poses or held-out views differ"
+                    "whose names, sizes, poses, held-out views or depth maps differ"
                 )
             raise InputError(
                 f"--data {capture.folder} holds other views or another split than "
                 f"{self.config.data} held when {self.folder.root} was trained on it (names, sizes, "
-                "poses or held-out images differ): name the folder where that capture is now"
+                "poses, held-out images or depth maps differ): name the folder where that capture "
+                "is now"
             )
 
     def cameras(self, stop: StopRequest, *, data: Path | None = None) -> RunRecord:
