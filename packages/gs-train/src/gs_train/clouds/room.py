@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.sizes import format_bytes
 
 _ROW_BYTES = 192
@@ -40,7 +40,7 @@ class CloudRoom:
 
     def __init__(self, memory: int) -> None:
         self._memory = memory
-        self.threads = len(os.sched_getaffinity(0))
+        self.threads = usable_cores()
         fitting = memory // (2 * self.threads * _READ_BYTES)
         self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
         self._region_rows = 0
