@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of one run have one version of the package and the same options; `Ranks.agree` says which rank
-has what."""
+"""Ranks of one run have one version of the package and the same options."""
 
 from __future__ import annotations
 
