@@ -35,8 +35,8 @@ class Fault:
         rank: which one.
         after_step: steps that have been done before.
         point: function or method that is called then, ``module:name`` or ``module:class.name``.
-        how: ``SIGKILL``, ``SIGSTOP``, ``memory`` (of the device), ``host memory`` or ``file``
-            (that cannot be read; from then on).
+        how: ``SIGKILL``, ``SIGSTOP``, ``SIGTERM``, ``memory`` (of the device), ``host memory``
+            or ``file`` (that cannot be read; from then on).
         call: which of the calls after the step.
         moment: the file for the time.
     """

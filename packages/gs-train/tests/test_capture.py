@@ -200,7 +200,7 @@ def test_work_in_threads_is_bounded_by_memory(
         return real(n_threads, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(prepare, "ThreadPoolExecutor", pool)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: frozenset(range(64)))
     load_capture(folder, cache_dir=cache, max_side=32)
     monkeypatch.setattr(prepare, "_WORKING_BYTES", 3 * 9 * 64 * 48)
     load_capture(folder, cache_dir=cache, max_side=31)

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-from gs_train.world.cores import cores_near_slot, physical_cores, share_of_cores
+from gs_train.machine.usable_cores import usable_cores
+from gs_train.world.cores import cores_near_slot, on_cores, physical_cores, share_of_cores
 
 
 class Host(NamedTuple):
@@ -148,3 +151,11 @@ def test_a_physical_core_is_divided_only_where_numbers_do_not_come_out(tmp_path:
     shares = host.shares(tmp_path)
     _assert_fair(shares, host.cores)
     assert _n_divided(host, shares) == 2
+
+
+def test_threads_of_a_rank_stay_on_its_cores() -> None:
+    core = min(os.sched_getaffinity(0))
+    with on_cores([core]), ThreadPoolExecutor(usable_cores()) as pool:
+        assert usable_cores() == 1
+        assert pool.submit(os.sched_getaffinity, 0).result() == {core}
+    assert core in os.sched_getaffinity(0)

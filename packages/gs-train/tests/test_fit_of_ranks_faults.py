@@ -5,6 +5,7 @@ last checkpoint goes on."""
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import NamedTuple
 
@@ -181,6 +182,19 @@ def test_a_rank_that_is_stopped(meet: _Meet, point: str, rank: int) -> None:
     assert ran.status == 2
     assert ran.errors == [f"gs-train: error: rank {rank}: {SILENT}"]
     assert meet.newest() == SAVED
+    meet.goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("n_ranks", "rank"), [(2, FIRST), (2, LAST), (3, 1)])
+def test_a_signal_to_one_rank_stops_all_after_the_same_step(
+    meet: _Meet, n_ranks: int, rank: int
+) -> None:
+    fault = meet.fault(rank, "gs_train.world.ranks:Ranks.all_to_all", "SIGTERM", after=0)
+    ran = meet(fault, saves_every=0, n_ranks=n_ranks)
+    assert (ran.status, ran.errors) == (128 + signal.SIGTERM, [])
+    assert fault.seconds_ago() < 20
+    assert 1 <= meet.newest() < STEPS
     meet.goes_on()
 
 

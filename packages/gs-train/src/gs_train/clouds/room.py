@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 from gs_train.errors import InputError
 from gs_train.files.atomic import require_free
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.sizes import format_bytes
 
 _POINT_BYTES = 192
@@ -45,7 +45,7 @@ class CloudRoom:
     ) -> None:
         self._memory = memory
         self._row_bytes, self._read_bytes = row_bytes, read_bytes
-        self.threads = len(os.sched_getaffinity(0))
+        self.threads = usable_cores()
         fitting = memory // (2 * self.threads * self._read_bytes)
         self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
         self._region_rows = 0

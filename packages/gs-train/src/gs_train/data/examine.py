@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import codecs
-import os
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +33,7 @@ from gs_train.data.ranges import FARTHEST_POINT, in_reach, require_cameras
 from gs_train.data.readers.source import PointsOf, Source
 from gs_train.data.resized import Size, model_of_sizes
 from gs_train.errors import InputError
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.names import printable
 
 
@@ -232,7 +232,7 @@ def pinholes_of(model: Model, max_side: int | None) -> dict[int, Pinhole]:
     first: dict[int, Image] = {}
     for image in model.images:
         first.setdefault(image.camera_id, image)
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1), thread_name_prefix="gs-lenses") as pool:
+    with ThreadPoolExecutor(min(8, usable_cores()), thread_name_prefix="gs-lenses") as pool:
         return dict(zip(first, pool.map(pinhole, first.values())))
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from gs_train.data.masks import Kind, Mask, plane_of
 from gs_train.data.pixels import BrokenPhotographError, decode_grey_16, decode_rgb, read_header
 from gs_train.errors import InputError
 from gs_train.files.atomic import replacing, require_free
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.names import encoded
 
 Progress = Callable[[int, int], None]
@@ -176,7 +176,7 @@ def prepare_images(
     )
     # Decoded source, Pillow's own copy of it, and the result.
     largest = max(9 * job.camera.width * job.camera.height for job in missing)
-    n_threads = min(_MOST_THREADS, os.cpu_count() or 1, max(1, _WORKING_BYTES // largest))
+    n_threads = min(_MOST_THREADS, usable_cores(), max(1, _WORKING_BYTES // largest))
     if progress is not None:
         progress(0, len(missing))
     with ThreadPoolExecutor(n_threads, thread_name_prefix="gs-prepare") as pool:

@@ -7,7 +7,6 @@ frequencies that some thousand Gaussians can follow.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from PIL import Image
 
 from gs_train.data.colmap_records import Camera, FloatArray
 from gs_train.data.colmap_writer import NamedPose, Observations, write_model
+from gs_train.machine.usable_cores import usable_cores
 
 Floats = NDArray[np.floating]
 
@@ -155,7 +155,7 @@ def write_demo_capture(
         pixels = _render(camera, pose.world_to_camera, texture)
         Image.fromarray(pixels).save(folder / "images" / pose.name, quality=92)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, usable_cores())) as pool:
         list(pool.map(photograph, poses))
 
     points, colors, observations = _triangulated(camera, poses, texture, rng)

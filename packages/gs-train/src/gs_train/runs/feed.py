@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import collections
 import itertools
-import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gs_train.data import ImageCache
+from gs_train.machine.usable_cores import usable_cores
 
 # Views that the cache plans for: what it evicts is what comes back last, or not at all, among
 # these. Told anew when half of them are over, because telling costs a pass over the plan.
@@ -24,7 +24,6 @@ _STAGED = 3
 _AHEAD = 2
 """Images on the device, or on their way, before they are asked for."""
 
-_THREADS = max(2, min(4, (os.cpu_count() or 1) // 4))  # that decode, or wait for a disk
 _POLL_S = 0.2
 
 
@@ -67,7 +66,8 @@ class ImageFeed:
     ) -> None:
         self._device = device
         self._shown = shown
-        self._cache = ImageCache(load, capacity_bytes=cache_bytes, n_threads=_THREADS)
+        n_threads = max(2, min(4, usable_cores() // 4))  # that decode, or wait for a disk
+        self._cache = ImageCache(load, capacity_bytes=cache_bytes, n_threads=n_threads)
         self._order = _announced(iter(sequence), self._cache)
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None

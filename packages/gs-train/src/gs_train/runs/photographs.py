@@ -19,6 +19,7 @@ from gs_train.data.shared.memory import PixelMemory, new_memory, path_for_others
 from gs_train.data.shared.photographs import SharedPhotographs, Store
 from gs_train.errors import CommonError
 from gs_train.files.agreement import by_each
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.runs.disk import open_scratch, open_shared_scratch
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.trainer import Trainer
@@ -154,7 +155,7 @@ def _shared(
         print(made["line"], file=sys.stderr)
     joined[0].decode_ahead(
         _own_of(order, capture.train, mates.index(world.rank), len(mates)),
-        n_threads=max(1, min(_MOST_DECODERS, len(os.sched_getaffinity(0)) // _CORES_PER_DECODER)),
+        n_threads=max(1, min(_MOST_DECODERS, usable_cores() // _CORES_PER_DECODER)),
     )
     return Opened(joined[0], cache if fits_all else max(1, cache // _AHEAD_SHARE // len(mates)))
 

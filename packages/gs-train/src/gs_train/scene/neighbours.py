@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+
+from gs_train.machine.usable_cores import usable_cores
 
 _LEAF = 8  # points in the smallest box
 _CHUNK = 1 << 18
@@ -49,7 +50,7 @@ def neighbour_spacing(points: Floats, report: Callable[[int, int], None] | None 
     def chunks(n_all: int) -> list[tuple[int, int]]:
         return [(at, min(at + _CHUNK, n_all)) for at in range(0, n_all, _CHUNK)]
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(usable_cores()) as pool:
         for _ in pool.map(lambda part: _enclose(points, boxes, n_leaves, *part), chunks(n_leaves)):
             pass
         level = n_leaves // 2
