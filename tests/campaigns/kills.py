@@ -52,6 +52,7 @@ _OPTIONS = (
     *("--adc.refine-start", "3", "--adc.refine-every", "4", "--adc.grow-grad2d", "1e-6"),
     *("--mcmc.refine-start", "3", "--mcmc.refine-every", "4"),
     *("--block-rows", "16", "--tide.slots", "4", "--tide.arena", "30kB"),
+    *("--exposure", "--background", "random"),
 )
 _IS_TRAFFIC = re.compile(r"(blocks|bytes)_\w+|snapshot_pause_s").fullmatch
 _UNEQUAL = ("tensorboard", "cache", "store")
