@@ -66,11 +66,12 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _command(capture: Path, out: Path, preset: str) -> list[str]:
-    options = f"--renderer cpu --steps {STEPS} --sh-degree 1 --batch-size 2"
+    batch_size = 1 if preset == "gs-scale" else 2
+    options = f"--renderer cpu --steps {STEPS} --sh-degree 1 --batch-size {batch_size}"
     if preset == "tide":
         options += " --strategy fixed --cap 600 --block-rows 32 --tide.slots 6 --tide.arena 64kB"
     else:
-        refines = "--adc.refine-start 0 --adc.refine-every 2 --adc.grow-grad2d 1e-7"
+        refines = f"--adc.refine-start 0 --adc.refine-every {batch_size} --adc.grow-grad2d 1e-7"
         options += f" --resort-every 0.000001 {refines}"
     options += f" --checkpoint-every {SAVED} --offload {preset}"
     return ["fit", str(capture), "--out", str(out), *options.split()]
