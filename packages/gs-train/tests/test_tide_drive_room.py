@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections import namedtuple
 from pathlib import Path
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from transforms_files import write_points
 
+from gs_train.blocks.new_store import NewStore
 from gs_train.cli import main
 from gs_train.files.ply import load_ply
 
@@ -76,3 +79,22 @@ def test_rows_that_no_photograph_shows_need_no_room_to_train(
     assert main(["export", str(out), "--to", str(tmp_path / "splats")]) == 0
     (file,) = (tmp_path / "splats").rglob("*.ply")
     assert len(load_ply(file)["means"]) == N_NEAR + N_FAR
+
+
+def test_a_drive_that_becomes_full_at_the_start_leaves_no_run(
+    tiny_capture: Path,
+    cloud: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(NewStore, "finish", full)
+    out = tmp_path / "run"
+    assert main(command(tiny_capture, cloud, out)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith(f"gs-train: error: the disk of the store {out}/store became full")
+    assert line.endswith("free some space, or name another folder with --store")
+    assert not out.exists()

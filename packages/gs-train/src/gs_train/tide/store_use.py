@@ -60,7 +60,7 @@ class StoreUse:
         require_empty(self.folder)
         how: dict[str, Any] = {"betas": betas, "eps": eps, "ceilings": ceilings}
         how["block_rows"] = self.room.block_rows
-        with store_trouble(self.folder):
+        with store_trouble(self.folder, is_new=True):
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             if self.cloud is not None:
                 self.cloud(self.folder, **how)

@@ -17,12 +17,15 @@ class StoreTroubleError(InputError):
 
 
 @contextlib.contextmanager
-def store_trouble(path: Path, *, is_read_only: bool = False) -> Iterator[None]:
+def store_trouble(
+    path: Path, *, is_read_only: bool = False, is_new: bool = False
+) -> Iterator[None]:
     """Turn what a store raises into a `StoreTroubleError` of one line.
 
     Args:
         path: the store's folder.
         is_read_only: a run may write the store meanwhile, and give up what is read.
+        is_new: the store is being made, and nothing has been saved.
     """
     try:
         yield
@@ -37,9 +40,11 @@ def store_trouble(path: Path, *, is_read_only: bool = False) -> Iterator[None]:
         raise StoreTroubleError(f"{_line(error)}; the last checkpoint stays") from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "what the last checkpoint holds stays: free some space and go on with --resume"
+            if is_new:
+                remedy = "free some space, or name another folder with --store"
             raise StoreTroubleError(
-                f"the disk of the store {path} became full; what the last checkpoint holds stays: "
-                "free some space and go on with --resume"
+                f"the disk of the store {path} became full; {remedy}"
             ) from error
         if error.errno is None:
             raise
