@@ -309,7 +309,7 @@ def test_what_moved_is_counted(few: Path) -> None:
     [
         ("--block-rows", "32", "--tide.slots", "6", "--tide.arena", "64kB"),
         pytest.param(
-            ("--block-rows", "16", "--tide.slots", "12", "--tide.arena", "200kB"),
+            ("--block-rows", "16", "--tide.slots", "12", "--tide.arena", "40kB"),
             marks=pytest.mark.long,
         ),
         pytest.param(
