@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,8 +52,12 @@ _APART = 0.1
 orders of batches leave rows a hundredth of this apart."""
 
 _ENDS_WITHIN = 0.25
-"""Decibels and, in parts of a hundred, rows. A run that takes another way at a refinement moves by
-as much as orders of a batch make `none` move."""
+"""Decibels and, in parts of a hundred, rows. From where `none` ends, or from where `none` ends that
+begins one unit in the last place apart: rounding alone may take it another way at a refinement."""
+
+_NUDGED = 8
+"""Runs of `none` that begin so. Street with MCMC and 8 views ends at 22.98 dB in six of eight, and
+at 22.71 in two."""
 
 _LEARNS = 0.5
 """Of the decibels that `none` gains with several views a batch, 6 to 13, what a preset gains at the
@@ -92,6 +97,22 @@ class Free:
         early = {name: trainer.model.read(name).cpu().clone() for name in NAMES}
         train(trainer, self.steps, scene=self.taken)
         return early, rows_of(trainer)
+
+    @functools.cached_property
+    def nudged_ends(self) -> list[float]:
+        """Where `none` ends from colours that differ by a unit in the last place at most, in
+        decibels."""
+        ends = []
+        for seed in range(_NUDGED):
+            chance = torch.Generator().manual_seed(seed)
+            colors = self.taken.rows["sh0"]
+            ways = torch.randint(-1, 2, colors.shape, generator=chance) * torch.inf
+            nudged = torch.where(ways.isnan(), colors, torch.nextafter(colors, ways))
+            rows = {**self.taken.rows, "sh0": nudged}
+            trainer = Trainer(self.config, rows, **self.options("none"))
+            train(trainer, self.steps, scene=self.taken)
+            ends.append(psnr(rows_of(trainer), self.taken))
+        return ends
 
     def options(self, preset: str, limits: Limits = UNLIMITED) -> dict[str, Any]:
         """Of a `Trainer`."""
@@ -192,7 +213,9 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
             continue
         apart = _apart(ours_early, early, _RATES[scene])
         assert max(apart.values()) < _APART, f"{name}: {apart}"
-        assert abs(ends - reached) <= _ENDS_WITHIN, name
+        if abs(ends - reached) > _ENDS_WITHIN:
+            nearest = min(abs(ends - end) for end in free.nudged_ends)
+            assert nearest <= _ENDS_WITHIN, f"{name}: {ends}, none {reached}, {free.nudged_ends}"
         n_more = abs(len(ours["means"]) - len(none["means"]))
         assert n_more <= _ENDS_WITHIN / 100 * len(none["means"]), name
 
