@@ -21,6 +21,7 @@ from gs_pinned import (
     Signal,
     StoreReadOnlyError,
 )
+from gs_pinned.block_slots import BlockSlots
 from gs_pinned.launch import torchs_stream
 
 from .cached_blocks import PLANES, B, CachedBlocks
@@ -67,6 +68,37 @@ def test_sizes_and_hints_change_no_row(
     if slots + host_blocks < 40:
         assert min(stats.read, stats.written, stats.evicted, stats.dropped) > 0
     made.close()
+
+
+class SlotsSeenLate(BlockSlots):
+    """Every other look finds the last move still under way, unless somebody waited for it."""
+
+    n_looks = 0
+    n_waited = 0
+
+    @property
+    def n_passed(self) -> int:
+        self.n_looks += 1
+        return max(super().n_passed - self.n_looks % 2, self.n_waited)
+
+    def wait(self, move: int) -> None:
+        super().wait(move)
+        self.n_waited = max(self.n_waited, move)
+
+
+@pytest.mark.parametrize("n_looks", [0, 1])
+def test_moves_may_pass_between_two_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_looks: int
+) -> None:
+    monkeypatch.setattr(SlotsSeenLate, "n_looks", n_looks)
+    monkeypatch.setattr("gs_pinned.block_cache.BlockSlots", SlotsSeenLate)
+    for size in range(2, 7):
+        made = CachedBlocks(tmp_path / str(size), 40, 6, 2)
+        for batch in batches(40, 50, size):
+            made.step(batch)
+        made.snapshot()
+        made.check_saved()
+        made.close()
 
 
 def check_any_calls(data: st.DataObject) -> None:

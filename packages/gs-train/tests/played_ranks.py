@@ -198,7 +198,7 @@ def together(
         most_spare: a rank announces up to so many rows more than a view shows.
     """
     listed = [[rank.listed(keys) for keys in visible] for rank in ranks]
-    counts = [[len(ids) + random.randint(0, most_spare) for ids in of_rank] for of_rank in listed]
+    counts = [[len(ids) + random.randint(0, most_spare) for ids in lists] for lists in listed]
     turns = Turns.of(counts, paces=[random.uniform(0.1, 10.0) for _ in ranks])
     work = [RankWork(rank, ids, jobs, of_rank(renderer)) for rank, ids in zip(ranks, listed)]
 

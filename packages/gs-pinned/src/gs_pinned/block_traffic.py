@@ -55,6 +55,7 @@ class BlockTraffic:
         self.step = 0
         self.saving: Saving | None = None
         self._failures: list[Exception] = []
+        self._n_noted = 0  # moves that had passed at the last `take_note`
 
     # ------------------------------------------------------------------ changes
 
@@ -94,6 +95,7 @@ class BlockTraffic:
     def take_note(self) -> None:
         """`settle`, and leave failures to the next one."""
         ended = [(one, _failure(one)) for one in self._under_way if one.ticket.is_done]
+        self._n_noted = self._slots.n_passed
         with self._changing():
             for one, error in ended:
                 self._end(one, error is not None)
@@ -130,7 +132,8 @@ class BlockTraffic:
         reads = [one for one in self._under_way if not one.is_write]
         if transfers := reads or self._under_way:
             return functools.partial(_failure, transfers[0])  # which `settle` raises
-        if self._slots.n_passed < self._slots.n_moves:
+        # One that has passed since the last note counts: it may have made room that nobody saw.
+        if self._n_noted < self._slots.n_moves:
             return functools.partial(self._slots.wait, self._slots.n_moves)
         if self.saving is not None and self.saving.has_begun:
             return self.saving.join
