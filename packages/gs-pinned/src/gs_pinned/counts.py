@@ -9,8 +9,9 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["limit_of", "shown", "whole_number", "whole_numbers"]
+__all__ = ["limit_of", "shown", "whole_array", "whole_number", "whole_numbers"]
 
 _MOST = 1 << 59
 """Elements of eight bytes, whose bytes are counted in 64 bits."""
@@ -46,13 +47,25 @@ def whole_number(value: Any, name: str, *, least: int = 0, most: int = _MOST) ->
 
 def whole_numbers(values: Iterable[Any], name: str, *, most: int = _MOST) -> list[int]:
     """Counts; see `whole_number`."""
-    if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu":
-        # Whole already: the least and the largest alone can be out of range.
-        for value in (values.min(), values.max()) if len(values) else ():
-            whole_number(value, name, most=most)
-        numbers: list[int] = values.tolist()
+    if _is_whole(values):
+        numbers: list[int] = whole_array(values, name, most=most).tolist()
         return numbers
     return [whole_number(value, name, most=most) for value in values]
+
+
+def whole_array(values: Iterable[Any], name: str, *, most: int = _MOST) -> NDArray[np.int64]:
+    """(n,) `whole_numbers`, in memory of their own."""
+    if not _is_whole(values):
+        return np.array(whole_numbers(values, name, most=most), np.int64)
+    numbers = np.asarray(values)
+    # The least and the largest alone can be out of range.
+    for value in (numbers.min(), numbers.max()) if len(numbers) else ():
+        whole_number(value, name, most=most)
+    return numbers.astype(np.int64)
+
+
+def _is_whole(values: Iterable[Any]) -> bool:
+    return isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "iu"
 
 
 def limit_of(seconds: float | None, name: str = "timeout_s") -> float:

@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_pinned import _core
-from gs_pinned.counts import shown, whole_number, whole_numbers
+from gs_pinned.counts import shown, whole_array, whole_number, whole_numbers
 
 __all__ = [
     "Plane",
+    "block_array",
     "block_numbers",
     "bytes_of",
     "check_planes",
@@ -145,8 +146,14 @@ def bytes_of(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 def block_numbers(blocks: Iterable[int]) -> list[int]:
     """The numbers of blocks. Raises IndexError for one out of range."""
+    numbers: list[int] = block_array(blocks).tolist()
+    return numbers
+
+
+def block_array(blocks: Iterable[int]) -> NDArray[np.int64]:
+    """(n,) `block_numbers`, in memory of their own."""
     try:
-        return whole_numbers(blocks, "blocks", most=_core.MOST_BLOCKS - 1)
+        return whole_array(blocks, "blocks", most=_core.MOST_BLOCKS - 1)
     except ValueError as error:
         raise IndexError(str(error)) from None
 

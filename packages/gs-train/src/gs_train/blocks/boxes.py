@@ -236,11 +236,12 @@ class BlockBoxes:
         groups, stale = self._groups, np.flatnonzero(self._is_stale)
         self._is_stale[:] = False
         groups._is_stale[stale // GROUP] = True
-        members = np.minimum(stale[:, None] * GROUP + np.arange(GROUP), len(self) - 1)
+        # Members come first: numpy reduces long rows many times faster than short columns.
+        members = np.minimum(stale * GROUP + np.arange(GROUP)[:, None], len(self) - 1)
         for name in ("lower", "ceilings", "fit_step"):
-            getattr(groups, name)[stale] = getattr(self, name)[members].min(1)
+            getattr(groups, name)[stale] = getattr(self, name)[members].min(0)
         for name in ("upper", "scale", "longest"):
-            getattr(groups, name)[stale] = getattr(self, name)[members].max(1)
+            getattr(groups, name)[stale] = getattr(self, name)[members].max(0)
         return groups
 
     def within(

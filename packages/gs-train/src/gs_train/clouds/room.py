@@ -24,6 +24,10 @@ _SPILL_BYTES = 19
 
 _MOST_REGIONS = 4096
 _PARTS_OF_REGION = 4
+_REGIONS_OF_THREAD, _LEAST_REGION = 8, 1 << 16
+"""More regions than threads, so that all of these are at work until the end; none so small that its
+neighbours are more than it has itself."""
+
 _LEAST_PIECE, _MOST_PIECE = 1 << 10, 1 << 20
 
 
@@ -62,7 +66,9 @@ class CloudRoom:
         if threads < 1:
             self._refuse(f"{n_points:,} points of {path}", least * self._row_bytes, n_points)
         self.threads = threads
-        self._region_rows = for_regions // (threads * self._row_bytes)
+        fitting = for_regions // (threads * self._row_bytes)
+        even = -(-n_points // (_REGIONS_OF_THREAD * threads))
+        self._region_rows = min(fitting, max(even, _LEAST_REGION))
         return max(1, -(-_PARTS_OF_REGION * n_points // self._region_rows))
 
     def region_rows(self) -> int:

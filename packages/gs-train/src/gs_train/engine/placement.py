@@ -80,7 +80,7 @@ class Placement(Protocol):
         is_resident: rows are updated on the device where they lie, those alone that the batch
             marks: a batch may list rows that no view sees.
         lists_ahead: early lists that are of use while a batch runs: 0, 1 of the next batch, or 2.
-        expecting_waits: `expect` waits for the device even where the device has kept up.
+        expecting_waits: who looks ahead waits, even where the device has kept up: on a thread.
     """
 
     is_resident: bool

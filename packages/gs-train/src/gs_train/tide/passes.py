@@ -36,7 +36,7 @@ class BlockPasses:
 
     is_resident = True
     lists_ahead = 1
-    expecting_waits = False
+    expecting_waits = True  # for boxes of the step before
 
     def __init__(
         self, rows: StoredRows, tools: Tools, counts: BlockCounts, room: BatchRoom

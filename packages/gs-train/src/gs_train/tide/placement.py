@@ -84,7 +84,7 @@ class BlockPlacement:
 
     is_resident = True
     lists_ahead = 1
-    expecting_waits = False
+    expecting_waits = True  # for boxes of the step before
 
     def __init__(self, rows: StoredRows, tools: Tools, counts: BlockCounts) -> None:
         self._rows = rows
