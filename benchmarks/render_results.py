@@ -21,6 +21,7 @@ from pathlib import Path
 import chart
 from pages.cells import Results, Table, number, required
 from pages.drive import survey, tide
+from pages.exposures import exposures
 from pages.large import largest, start, whole
 from pages.parts import (
     culling,
@@ -95,6 +96,8 @@ OF_PACKAGES: dict[str, Table] = {
     "survey": survey,
     "limits": limits,
     "moments": moments,
+    "exposure-caliterra": exposures,
+    "exposure-boruszyn": exposures,
 }
 
 

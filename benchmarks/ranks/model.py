@@ -6,9 +6,9 @@
     python benchmarks/ranks/model.py --check     # exit status 1 if the page says something else
 
 The page explains the model. One GPU's rates come from ``ranks.json`` where it has two batches, else
-from ``engine-20m.json``, and those of several GPUs from ``ranks.json``; exchanges and their cost
-beside drawing come from ``exchange.json``, the shortest step from ``capture.json``. A term that no
-file has is assumed, and the page says so.
+from ``engine-20m.json``, and those of several GPUs from ``ranks.json`` and ``ranks-4gpu.json``;
+exchanges and their cost beside drawing come from ``exchange.json``, the shortest step from
+``capture.json``. A term that no file has is assumed, and the page says so.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ("none", "best")
 RANKS = (2, 4, 8)
 BATCHES = (1, 4, 8, 16, 64)
+FOUR = "ranks-4gpu"
 BEGIN, END = "<!-- model -->", "<!-- end of model -->"
 
 RECORD_BYTES, GRADIENT_BYTES = 52, 48
@@ -159,7 +160,7 @@ def measured(folder: Path) -> Measured:
     """What a folder of results says; the rest is assumed."""
     results = {
         name: read_result(folder / f"{name}.json")
-        for name in ("ranks", "engine-20m", "exchange", "capture")
+        for name in ("ranks", FOUR, "engine-20m", "exchange", "capture")
         if (folder / f"{name}.json").exists()
     }
     ranks = list(results["ranks"].lines) if "ranks" in results else []
@@ -173,9 +174,10 @@ def measured(folder: Path) -> Measured:
         for preset in PRESETS
     }
     one = {preset: OneGpu.of(those) for preset, those in rates.items() if len(those) > 1}
+    on_four = results[FOUR].lines if FOUR in results else ()
     several = {
         (line.name, line.axes["ranks"], line.axes["batch"]): line.median
-        for line in ranks
+        for line in (*ranks, *on_four)
         if line.name in PRESETS and line.axes["ranks"] > 1
     }
     first = found[0]
