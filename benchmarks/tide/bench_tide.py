@@ -68,12 +68,12 @@ def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace)
     source = batches(scene, row.batch, "shuffle")
     following = [next(source) for _ in range(2)]
 
-    def run(seconds: float) -> float:
+    def run(seconds: float, least: int = 3) -> float:
         engine.finish()
         if device.type == "cuda":
             torch.cuda.synchronize()
         started, n = time.perf_counter(), 0
-        while n < 3 or time.perf_counter() - started < seconds:
+        while n < least or time.perf_counter() - started < seconds:
             now = following.pop(0)
             following.append(next(source))
             photos = [scene.photos[i].to(device, non_blocking=True) for i in now]
@@ -88,7 +88,8 @@ def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace)
             torch.cuda.synchronize()
         return n * row.batch / (time.perf_counter() - started)
 
-    run(options.warm_up)
+    epoch = -(-len(scene.views) // row.batch)  # after which every block has come once
+    run(options.warm_up, epoch + 3)
     row.rates = [run(options.seconds) for _ in range(options.samples)]
     if options.trace is not None:
         path = options.trace / f"{row.name.replace(', ', '-')}-{row.batch}.json"
@@ -104,7 +105,7 @@ def in_blocks(
 ) -> None:
     """Measure a line of rows in blocks, on a copy of the store."""
     n_blocks = -(-len(scene.rows["sh0"]) // options.block_rows)
-    slots, host = n_blocks, 2
+    slots, host = n_blocks, 256
     if row.name == IN_HOST:
         slots, host = int(options.slots * n_blocks), n_blocks
     place = store.with_name("copy")

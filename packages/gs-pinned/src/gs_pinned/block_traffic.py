@@ -255,6 +255,8 @@ class BlockTraffic:
         Returns:
             How many, from the first on.
         """
+        if not len(blocks):
+            return 0
         states = self._states
         free = states.free_slots()[: len(blocks)]
         leaving = states.farthest(states.idle(), len(blocks) - len(free))
