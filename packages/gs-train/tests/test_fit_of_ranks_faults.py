@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 from rank_faults import VARIABLE, Fault
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
@@ -108,12 +109,22 @@ class _Meet:
         self.capture, self.out, self.moment = capture, folder / "run", folder / "moment"
         self._monkeypatch, self._capfd = monkeypatch, capfd
 
-    def __call__(self, fault: Fault, *more: str, saves_every: int = SAVED, n_ranks: int = 2) -> Ran:
+    def __call__(
+        self,
+        fault: Fault,
+        *more: str,
+        saves_every: int = SAVED,
+        n_ranks: int = 2,
+        renderer: str = "cpu",
+    ) -> Ran:
         self._monkeypatch.setenv(VARIABLE, fault.in_words())
         refines = "--adc.refine-start 1 --adc.refine-every 2 --adc.grow-grad2d 0.00005"
-        options = f"--renderer cpu --batch-size 2 --sh-degree 0 --resort-every 0.000001 {refines}"
+        options = (
+            f"--renderer {renderer} --batch-size 2 --sh-degree 0 --resort-every 0.000001 {refines}"
+        )
         often = f"--steps {STEPS} --checkpoint-every {saves_every}"
-        command = ["fit", str(self.capture), "--out", str(self.out), *options.split()]
+        command = ["fit", str(self.capture), "--out", str(self.out), "--renderer", renderer]
+        command += options.split()
         status = launch([*command, *often.split(), *more], n_ranks, module="rank_faults")
         said = self._capfd.readouterr().err.replace("\r", "\n").splitlines()
         errors = [line for line in said if "error" in line]
@@ -136,16 +147,33 @@ class _Meet:
         self._capfd.readouterr()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
+IN_EACH_PHASE = pytest.mark.parametrize(
     ("phase", "point", "call", "rank"), EACH, ids=[f"{each[0]}-{each[3]}" for each in EACH]
 )
+
+
+@pytest.mark.long
+@IN_EACH_PHASE
 def test_a_rank_that_is_killed(meet: _Meet, phase: str, point: str, call: int, rank: int) -> None:
-    fault = meet.fault(rank, point, "SIGKILL", call=call)
-    ran = meet(fault)
+    check_killed(meet, phase, meet.fault(rank, point, "SIGKILL", call=call), rank)
+
+
+@pytest.mark.gpu2
+@IN_EACH_PHASE
+def test_a_rank_of_all_gpus_that_is_killed(
+    meet: _Meet, phase: str, point: str, call: int, rank: int
+) -> None:
+    n_ranks = torch.cuda.device_count()
+    fault = meet.fault(n_ranks - 1 if rank == LAST else FIRST, point, "SIGKILL", call=call)
+    check_killed(meet, phase, fault, rank, n_ranks=n_ranks, renderer="raster")
+
+
+def check_killed(meet: _Meet, phase: str, fault: Fault, rank: int, **options: Any) -> None:
+    """Args: rank: of the phase, `FIRST` or `LAST`."""
+    ran = meet(fault, **options)
     assert fault.seconds_ago() < 20
     assert ran.status == 2
-    assert ran.errors == [f"gs-train: error: rank {rank}: {GONE}"]
+    assert ran.errors == [f"gs-train: error: rank {fault.rank}: {GONE}"]
     is_saved = phase in SAVED_BEFORE or (phase, rank) == SAVED_BY_FIRST
     assert meet.newest() == (STEPS if is_saved else SAVED)
 
@@ -170,17 +198,33 @@ def test_one_of_three_or_four_ranks_ends_all(
     meet.goes_on()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("rank", [FIRST, LAST])
-@pytest.mark.parametrize(
-    "point", ["gs_train.world.ranks:Ranks.all_to_all", "gs_train.checkpoint.writer:write_shard"]
+WHILE_STOPPED = pytest.mark.parametrize(
+    ("point", "rank"),
+    [
+        (point, rank)
+        for rank in (FIRST, LAST)
+        for point in ("gs_train.world.ranks:Ranks.all_to_all", SAVE[1][1])
+    ],
 )
+
+
+@pytest.mark.long
+@WHILE_STOPPED
 def test_a_rank_that_is_stopped(meet: _Meet, point: str, rank: int) -> None:
-    fault = meet.fault(rank, point, "SIGSTOP")
-    ran = meet(fault)
+    check_stopped(meet, meet.fault(rank, point, "SIGSTOP"))
+
+
+@pytest.mark.gpu2
+@WHILE_STOPPED
+def test_a_rank_of_two_gpus_that_is_stopped(meet: _Meet, point: str, rank: int) -> None:
+    check_stopped(meet, meet.fault(rank, point, "SIGSTOP"), renderer="raster")
+
+
+def check_stopped(meet: _Meet, fault: Fault, **options: Any) -> None:
+    ran = meet(fault, **options)
     assert fault.seconds_ago() < 60
     assert ran.status == 2
-    assert ran.errors == [f"gs-train: error: rank {rank}: {SILENT}"]
+    assert ran.errors == [f"gs-train: error: rank {fault.rank}: {SILENT}"]
     assert meet.newest() == SAVED
     meet.goes_on()
 
