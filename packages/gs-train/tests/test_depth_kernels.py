@@ -1,37 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss of depths by a kernel is that of torch's operations.
-
-``TRITON_INTERPRET=1`` runs the kernel on the CPU, where Triton is installed.
-"""
+"""The loss of depths by a kernel is that of torch's operations."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
+from interpreted import BY_KERNELS
 
 from gs_train.losses.depth import FULL, add_depth
 from gs_train.losses.loss import Crop
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
 from gs_train.renderers.protocol import DepthMeaning, InverseDepth, MetricDepth, Rect, View
 
-is_interpreted = bool(os.environ.get("TRITON_INTERPRET")) and bool(
-    importlib.util.find_spec("triton")
-)
-DEVICES = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(not is_interpreted, reason="no interpreter")),
-        pytest.param("cuda", marks=pytest.mark.gpu),
-    ],
-)
 WIDTH, HEIGHT = 90, 47
 VIEW = View("v", torch.eye(4), torch.eye(3), WIDTH, HEIGHT)
 
 
-@DEVICES
+@BY_KERNELS
 @pytest.mark.parametrize("of", [InverseDepth(3.0, -0.25), MetricDepth(1e-4)])
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("core", [VIEW.rect, Rect(31, 12, 70, 40)])

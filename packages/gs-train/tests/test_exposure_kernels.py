@@ -1,32 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exposures by kernels are those of torch's operations.
-
-``TRITON_INTERPRET=1`` runs the kernels on the CPU, where Triton is installed.
-"""
+"""Exposures by kernels are those of torch's operations."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-
 import pytest
 import torch
+from interpreted import BY_KERNELS
 from torch import Tensor
 
 from gs_train.engine import exposures as exposures_module
 from gs_train.engine.exposures import Exposures
 from gs_train.losses import exposure as by_torch
-
-is_interpreted = bool(os.environ.get("TRITON_INTERPRET")) and bool(
-    importlib.util.find_spec("triton")
-)
-DEVICES = pytest.mark.parametrize(
-    "device",
-    [
-        pytest.param("cpu", marks=pytest.mark.skipif(not is_interpreted, reason="no interpreter")),
-        pytest.param("cuda", marks=pytest.mark.gpu),
-    ],
-)
 
 
 def given(seed: int, h: int, w: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,7 +19,7 @@ def given(seed: int, h: int, w: int) -> tuple[Tensor, Tensor, Tensor]:
     return image, gradient, torch.eye(3, 4) + 0.3 * torch.randn(3, 4, generator=draw)
 
 
-@DEVICES
+@BY_KERNELS
 @pytest.mark.parametrize(("h", "w"), [(1, 1), (32, 32), (33, 65), (7, 300)])
 def test_pixels_and_gradients(device: str, h: int, w: int) -> None:
     from gs_train.losses import exposure_triton as by_kernels
@@ -50,7 +34,7 @@ def test_pixels_and_gradients(device: str, h: int, w: int) -> None:
     torch.testing.assert_close(by_exposure.cpu(), expected[1], rtol=1e-5, atol=1e-5)
 
 
-@DEVICES
+@BY_KERNELS
 def test_a_part_of_an_image_has_the_bits_of_the_whole(device: str) -> None:
     from gs_train.losses import exposure_triton as by_kernels
 
@@ -62,7 +46,7 @@ def test_a_part_of_an_image_has_the_bits_of_the_whole(device: str) -> None:
     assert torch.equal(by_kernels.gradients(gradient[part], image[part], exposure)[0], whole[part])
 
 
-@DEVICES
+@BY_KERNELS
 @pytest.mark.parametrize("n_views", [1, 5, 32, 70])
 def test_updates(device: str, n_views: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from gs_train.engine import exposures_triton

@@ -408,7 +408,7 @@ class BlockCache:
         if len(numbers) and (numbers.max() >= len(counts) or counts[numbers].min() == NOBODY):
             unknown = [b for b in numbers if b >= len(counts) or counts[b] == NOBODY]
             raise IndexError(f"blocks must be in the store, got {unknown[0]}")
-        is_named = np.zeros(len(counts), bool)  # sorting would take a hundred times as long
+        is_named = np.zeros(len(counts), bool)  # sorting takes forty times as long
         is_named[numbers] = True
         if np.count_nonzero(is_named) != len(numbers):
             raise ValueError(f"blocks must be different, got {shown(numbers.tolist())}")
