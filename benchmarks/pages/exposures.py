@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from pages.cells import RESULTS, below, difference, grid, required, spread
+from pages.cells import below, difference, grid, required, spread
+from pages.parts import QUOTED
 from results import Result
 
 PLAIN, WITH, DIFFERENCE = "plain", "exposure", "exposure - plain"
@@ -32,4 +33,4 @@ def exposures(name: str, result: Result) -> list[str]:
         "most), and the mean of differences seed by seed with its standard error."
     )
     heads = ["", "without", "`--exposure`", "difference"]
-    return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(heads, rows)
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)
