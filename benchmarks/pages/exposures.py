@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from pages.cells import below, difference, grid, required, spread
-from pages.parts import QUOTED
+from pages.cells import QUOTED, below, difference, grid, required, spread
 from results import Result
 
 PLAIN, WITH, DIFFERENCE = "plain", "exposure", "exposure - plain"
