@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from made_up import RATES, SEEN, WORK, alike
+from made_up import RATES, WORK, alike
 from street import street_rows, street_views
 
 from gs_train.blocks.stored_rows import StoredRows
@@ -20,7 +20,6 @@ from gs_train.sizing.drive_rates import DriveRates
 from gs_train.sizing.forecasts.block_bytes import (
     PAGE,
     BlockMemory,
-    batch_room,
     block_need,
     drive_bytes,
     looseness,
@@ -175,21 +174,6 @@ def test_tiles_move_less_than_shuffled_views() -> None:
     assert 20 < fast.images_per_second < 80
     twice = block_speed(tiles, RATES, memory, DriveRates(8.0e9, 4.2e9))
     assert twice.drive_s == pytest.approx(fast.drive_s / 2)
-
-
-def test_the_room_of_a_batch_is_what_slots_and_drawing_leave() -> None:
-    memory = BlockMemory(2000, 2, 1024)
-    need = block_need(PRESET, WORK, memory).device_bytes
-    room = batch_room(PRESET, WORK, memory, need)
-    listed = min(WORK.n_rows, SEEN.union * looseness(SEEN.largest, 1024))
-    assert room.most_rows == pytest.approx(listed, rel=0.01)
-    more = batch_room(PRESET, WORK, memory, need + GIB)
-    assert more.most_rows > room.most_rows
-    wanted = room.bytes_for(more.most_rows)
-    assert wanted is not None
-    assert wanted == pytest.approx(need + GIB, rel=1e-6)
-    with pytest.raises(ValueError, match="most_rows must be at least 1"):
-        batch_room(PRESET, WORK, memory, GIB)
 
 
 def test_rates_of_a_drive_are_read_from_an_option() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_train.blocks.partition import Partition, halve_blocks, kd_partition
+from gs_train.blocks.partition import Partition, kd_partition
 
 
 def cloud(n: int, seed: int, *, grid: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -70,8 +70,9 @@ def test_large_rows_are_gathered_in_few_blocks() -> None:
     means, scales, keys = cloud(2048, 0)
     large = np.arange(0, 2048, 64)  # the sky, far apart
     scales[large] = 4.0
-    blocks = kd_partition(means, scales, keys, 64).block_of_row()
-    assert len(np.unique(blocks[large])) <= 2
+    partition = kd_partition(means, scales, keys, 64)
+    blocks = np.split(partition.rows, partition.offsets[1:-1])
+    assert sum(bool(np.isin(large, rows).any()) for rows in blocks) <= 2
 
 
 def test_rows_that_are_not_finite_have_places_too() -> None:
@@ -94,13 +95,6 @@ def test_equal_values_are_cut_by_key_the_lower_keys_first() -> None:
     assert by_key(partition, keys) == [[1, 3, 5], [0, 7, 9]]
 
 
-def test_the_first_half_keeps_the_number_of_its_block() -> None:
-    keys = np.array([4, 0, 6, 2], np.int32)
-    home = np.array([1, 0, 1, 1])
-    after = halve_blocks(*along_x([3.0, 9.0, 1.0, 2.0]), keys, home, 2, 2)
-    assert by_key(after, keys) == [[0], [6], [2, 4]]
-
-
 def test_rows_that_are_not_finite_cost_the_others_nothing() -> None:
     xs = [float(x) for x in range(16)]
     means, scales = along_x([*xs, *xs])
@@ -109,38 +103,6 @@ def test_rows_that_are_not_finite_cost_the_others_nothing() -> None:
     keys = np.arange(32, dtype=np.int32)
     blocks = kd_partition(means, scales, keys, 16)
     assert by_key(blocks, keys) == [list(range(16)), list(range(16, 32))]
-
-
-def test_growth_halves_full_blocks_and_leaves_the_others() -> None:
-    means, scales, keys = cloud(256, 0)
-    before = kd_partition(means, scales, keys, 16)
-    home = before.block_of_row()
-    parents = before.rows[before.offsets[3] : before.offsets[4]]  # block 3 doubles, and more
-    born = np.concatenate([parents, parents, parents[:1]])
-    grown = [np.concatenate([part, part[born]]) for part in (means, scales)]
-    grown_keys = np.concatenate([keys, np.arange(1000, 1000 + len(born), dtype=np.int32)])
-    after = halve_blocks(*grown, grown_keys, np.concatenate([home, home[born]]), len(before), 16)
-    assert after.counts.max() <= 16
-    assert len(after) == len(before) + 3
-    old, new = by_key(before, keys), by_key(after, grown_keys)
-    assert [b for b in range(len(before)) if old[b] != new[b]] == [3]
-    order = np.random.default_rng(0).permutation(len(grown_keys))
-    shuffled = halve_blocks(
-        grown[0][order],
-        grown[1][order],
-        grown_keys[order],
-        np.concatenate([home, home[born]])[order],
-        len(before),
-        16,
-    )
-    assert by_key(shuffled, grown_keys[order]) == new
-
-
-def test_blocks_that_fit_stay_as_they_are() -> None:
-    means, scales, keys = cloud(100, 0)
-    before = kd_partition(means, scales, keys, 16)
-    after = halve_blocks(means, scales, keys, before.block_of_row(), len(before), 16)
-    assert by_key(after, keys) == by_key(before, keys)
 
 
 def test_bad_arguments_are_refused() -> None:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gs_train.blocks.kd_cuts import cut, kd_leaves
+from gs_train.blocks.kd_cuts import kd_leaves
 
 Floats: TypeAlias = NDArray[np.float32]
 Doubles: TypeAlias = NDArray[np.float64]
@@ -36,12 +36,6 @@ class Partition:
     def counts(self) -> Ids:
         """(blocks,) rows of each block."""
         return np.diff(self.offsets)
-
-    def block_of_row(self) -> Ids:
-        """(N,) the block of each row."""
-        blocks = np.empty(len(self.rows), np.int64)
-        blocks[self.rows] = np.repeat(np.arange(len(self)), self.counts)
-        return blocks
 
     @classmethod
     def of_blocks(cls, block_of_row: Ids, keys: Keys, n_blocks: int) -> Partition:
@@ -80,39 +74,6 @@ def kd_partition(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> 
     return Partition.of_blocks(block_of_row, keys, n_leaves)
 
 
-def halve_blocks(
-    means: Floats, scales: Floats, keys: Keys, block_of_row: Ids, n_blocks: int, block_rows: int
-) -> Partition:
-    """Halve blocks that have grown beyond ``block_rows`` rows until none has; others do not change.
-
-    Blocks are looked at in the order of their numbers. The first half keeps the number, the second
-    gets the next free one and is looked at in its turn.
-
-    Args:
-        means, scales, keys, block_rows: as for `kd_partition`.
-        block_of_row: (N,), children in the blocks of their parents.
-        n_blocks: blocks so far; one may be empty.
-
-    Raises:
-        ValueError: as `kd_partition`.
-    """
-    _check(means, scales, keys, block_rows)
-    block_of_row = block_of_row.copy()
-    members = Partition.of_blocks(block_of_row, keys, n_blocks)
-    axes = _axes(means, scales)
-    blocks = np.split(members.rows, members.offsets[1:-1])
-    b = 0
-    while b < len(blocks):
-        if len(blocks[b]) > block_rows:
-            left = _cut(axes, blocks[b], len(blocks[b]) // 2)
-            block_of_row[blocks[b][~left]] = len(blocks)
-            blocks.append(blocks[b][~left])
-            blocks[b] = blocks[b][left]
-        else:
-            b += 1
-    return Partition.of_blocks(block_of_row, keys, len(blocks))
-
-
 def _check(means: Floats, scales: Floats, keys: Keys, block_rows: int) -> None:
     n = len(keys)
     if means.shape != (n, 3) or scales.shape != (n, 3):
@@ -133,11 +94,3 @@ def _axes(means: Floats, scales: Floats) -> Floats:
         if not finite.all():
             axis[~finite] = axis[finite].max(initial=0.0)
     return axes
-
-
-def _cut(axes: Floats, rows: Ids, n_left: int) -> NDArray[np.bool_]:
-    """(R,) bool: the ``n_left`` rows on the first side of the best cut of ``rows``, which are in
-    the order of keys."""
-    best = np.zeros(len(rows), bool)
-    cut(axes[:, rows], n_left, best, np.empty(len(rows), bool))
-    return best

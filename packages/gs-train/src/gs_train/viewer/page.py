@@ -248,16 +248,6 @@ class Page:
         x, y, z = (float(value) for value in self._gizmo.position)
         return Box((x, y, z), tuple(map(tuple, rotation.tolist())), tuple(self._edges.value))
 
-    # Drawing and telling
-
-    def _draw_lines(self, name: str, lines: np.ndarray, color: tuple[int, int, int]) -> None:
-        if len(lines):
-            self._client.scene.add_line_segments(
-                name, lines, color, thickness=2.0, thickness_units="screen"
-            )
-        else:
-            self._client.scene.remove_by_name(name)
-
 
 def as_markdown(text: str) -> str:
     """A line of Markdown that shows a text as it is."""

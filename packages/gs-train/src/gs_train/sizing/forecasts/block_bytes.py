@@ -12,7 +12,6 @@ from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.forecasts.batches import FLOAT, PLACE, add_batch
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.workload import Workload
-from gs_train.tide.room import BatchRoom
 
 PAGE = 4096
 _HEADER, _ALIGNED = 512, 64  # of a record, and where its planes begin
@@ -135,20 +134,3 @@ def drive_bytes(work: Workload, block_rows: int) -> int:
     """Of the records of all rows once each has been trained. Records that change between two
     snapshots are there twice meanwhile."""
     return n_blocks(work, block_rows) * record_bytes(work, block_rows)
-
-
-def batch_room(preset: Preset, work: Workload, memory: BlockMemory, device_bytes: int) -> BatchRoom:
-    """The rows of a batch that a device has room for, beside slots and the drawing of a view.
-
-    Args:
-        device_bytes: that a run may take.
-
-    Raises:
-        ValueError: there is room for no row.
-    """
-    need = block_need(preset, work, memory)
-    of_rows = need.device["gradients"] + need.device["rows of batches"]
-    listed = max(1, listed_rows(work, math.ceil(work.most.union), memory.block_rows))
-    each = max(1, -(-of_rows // listed))
-    left = device_bytes - (need.device_bytes - of_rows)
-    return BatchRoom(left // each, device_bytes, each)
