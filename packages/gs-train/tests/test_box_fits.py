@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Boxes fitted to rows in slots are those fitted to copies of the rows, by kernels as well."""
+"""Boxes fitted to rows in slots are those fitted to copies of the rows, by kernels as well.
+
+``TRITON_INTERPRET=1`` runs the kernels on the CPU, where Triton is installed.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
-from interpreted import is_interpreted
 from sleep_trajectories import values_of_all_sizes
 from torch import Tensor
 
@@ -22,6 +26,9 @@ from gs_train.rows.attributes import GEOMETRY_WIDTH
 
 BLOCK_ROWS, N_SLOTS = 100, 9
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+is_interpreted = bool(os.environ.get("TRITON_INTERPRET")) and bool(
+    importlib.util.find_spec("triton")
+)
 
 
 def tables_of(seed: int, last: int) -> dict[str, Tensor]:

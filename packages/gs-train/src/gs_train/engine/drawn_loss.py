@@ -15,7 +15,7 @@ from gs_train.engine.settings import StepSettings
 from gs_train.losses.background import BLACK, gradient_by_alpha, over
 from gs_train.losses.channels import has_depth
 from gs_train.losses.depth import add_depth
-from gs_train.losses.exposure import exposed, gradients
+from gs_train.losses.exposure import exposed, gradient_by_exposure, gradient_by_image
 from gs_train.losses.loss import Crop, add_carving, loss_and_gradient
 from gs_train.losses.mask import has_mask
 from gs_train.renderers.protocol import DepthMeaning, View
@@ -104,7 +104,8 @@ def drawn_loss(
         share, of_exposed = loss_and_gradient(
             exposed(seen, exposure), truth, crop, settings.ssim_lambda, weight=weight, out=out
         )
-        of_image, of_exposure = gradients(of_exposed, seen, exposure)
+        of_exposure = gradient_by_exposure(of_exposed, seen)
+        of_image = gradient_by_image(of_exposed, exposure)
     of_alpha = None if colour == BLACK else gradient_by_alpha(of_image, colour)
     if settings.carves and has_mask(truth):
         share, of_carving = add_carving(share, planes.alpha, truth, crop, weight=weight)

@@ -16,8 +16,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from gs_train.machine.has_triton import has_triton
-
 RATE, LAST_RATE = 1e-2, 1e-3
 """Of Adam, for one image a step; from the first to the last step by a constant factor a step."""
 
@@ -51,7 +49,7 @@ class Exposures:
         self._values = self._identity.repeat(len(names), 1)  # (V, 12)
         self._mean = torch.zeros_like(self._values)
         self._square = torch.zeros_like(self._values)
-        self._taken: dict[int, Tensor] = {}  # gradients by row
+        self._gradients: dict[int, Tensor] = {}
 
     def of(self, view: str) -> Tensor:
         """(3, 4) float32 of a training view, not copied."""
@@ -64,11 +62,11 @@ class Exposures:
             views: M names, of the batch's microbatches in canonical order; repeats allowed.
             gradients: (M, 12) of the exposures of these.
         """
-        self._taken = {}
+        self._gradients = {}
         for view, gradient in zip(views, gradients, strict=True):
             row = self._rows[view]
-            before = self._taken.get(row)
-            self._taken[row] = gradient if before is None else before + gradient
+            before = self._gradients.get(row)
+            self._gradients[row] = gradient if before is None else before + gradient
 
     def update(
         self, *, rate: float, betas: tuple[float, float], eps: float, n_views: int, step: int
@@ -81,20 +79,11 @@ class Exposures:
             n_views: that the loss is the mean of.
             step: steps done before this one.
         """
-        taken, self._taken = self._taken, {}
-        pull = 2.0 * PULL / n_views
-        if self._values.is_cuda and taken and has_triton():
-            from gs_train.engine import exposures_triton
-
-            exposures_triton.update(
-                (self._values, self._mean, self._square), list(taken),
-                torch.stack(list(taken.values())),
-                pull=pull, betas=betas, eps=eps, rate=rate, step=step,
-            )  # fmt: skip
-            return
         gradients = torch.zeros_like(self._values)
-        for row, gradient in taken.items():
-            gradients[row] = gradient + (self._values[row] - self._identity) * pull
+        for row, gradient in self._gradients.items():
+            pull = (self._values[row] - self._identity) * (2.0 * PULL / n_views)
+            gradients[row] = gradient + pull
+        self._gradients = {}
         first, second = betas
         self._mean.mul_(first).add_(gradients, alpha=1.0 - first)
         self._square.mul_(second).addcmul_(gradients, gradients, value=1.0 - second)

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from gs_train.losses.loss import Crop
 from gs_train.losses.mask import has_mask, kept_pixels
-from gs_train.machine.has_triton import has_triton
 from gs_train.renderers.protocol import DepthMeaning, MetricDepth
 
 FULL = 65536
@@ -46,13 +45,6 @@ def given_inverse(truth: Tensor, of: DepthMeaning, dtype: torch.dtype) -> Tensor
     if isinstance(of, MetricDepth):
         return given.mul_(of.unit).reciprocal_()
     return given.mul_(of.scale / FULL).add_(of.offset).clamp_(min=0.0)
-
-
-def _line_of(of: DepthMeaning) -> tuple[float, float | None]:
-    """Scale and offset of a value's inverse depth, or the unit of a depth and None."""
-    if isinstance(of, MetricDepth):
-        return of.unit, None
-    return of.scale / FULL, of.offset
 
 
 def add_depth(
@@ -82,23 +74,16 @@ def add_depth(
     Returns:
         The share, and its gradients by alpha and by depth, (h, w).
     """
-    factor = weight / (crop.view.width * crop.view.height)
-    alpha, depth = alpha.detach(), depth.detach()
-    if alpha.is_cuda and alpha.dtype == torch.float32 and alpha.numel() > 0 and has_triton():
-        from gs_train.losses import depth_triton
-
-        scale, offset = _line_of(of)
-        return depth_triton.added(
-            share, alpha, depth, truth, crop, scale=scale, offset=offset, factor=factor
-        )
     core = crop.core_in_rect
     inside = slice(core.y0, core.y1), slice(core.x0, core.x1)
+    alpha, depth = alpha.detach(), depth.detach()
     ratio = (alpha / depth).where(depth > 0, 0.0)
     difference = (alpha * ratio).sub_(given_inverse(truth, of, alpha.dtype))
     if isinstance(of, MetricDepth):
         difference.masked_fill_(difference.isinf(), 0.0)
     if has_mask(truth):
         difference = difference.where(kept_pixels(truth)[..., 0], 0.0)
+    factor = weight / (crop.view.width * crop.view.height)
     share = share + difference[inside].abs().sum() * factor
     slope = torch.zeros_like(alpha)
     torch.sign(difference[inside], out=slope[inside])

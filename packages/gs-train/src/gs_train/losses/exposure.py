@@ -6,8 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_train.machine.has_triton import has_triton
-
 EXPOSURE_BYTES = 10
 """A pixel, likewise (see `BACKGROUND_BYTES`): of the image with its exposure, its gradient through
 it, and a product of both."""
@@ -23,26 +21,7 @@ def exposed(image: Tensor, exposure: Tensor) -> Tensor:
     Returns:
         (h, w, 3). A pixel's bits do not depend on its place in the image.
     """
-    if _is_by_kernel(image):
-        from gs_train.losses import exposure_triton
-
-        return exposure_triton.exposed(image, exposure)
     return _mixed(image, exposure[:, :3]).add_(exposure[:, 3])
-
-
-def gradients(gradient: Tensor, image: Tensor, exposure: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a loss by the image and by the exposure; see the two functions below.
-
-    Args:
-        gradient, image: (h, w, 3) float.
-        exposure: (3, 4).
-    """
-    if _is_by_kernel(image):
-        from gs_train.losses import exposure_triton
-
-        return exposure_triton.gradients(gradient, image, exposure)
-    by_exposure = gradient_by_exposure(gradient, image)
-    return gradient_by_image(gradient, exposure), by_exposure
 
 
 def gradient_by_image(gradient: Tensor, exposure: Tensor) -> Tensor:
@@ -69,10 +48,6 @@ def gradient_by_exposure(gradient: Tensor, image: Tensor) -> Tensor:
     """
     columns = [_sums(gradient * image[..., channel : channel + 1]) for channel in range(3)]
     return torch.stack([*columns, _sums(gradient)], dim=1).float()
-
-
-def _is_by_kernel(image: Tensor) -> bool:
-    return image.is_cuda and image.dtype == torch.float32 and image.numel() > 0 and has_triton()
 
 
 def _sums(values: Tensor) -> Tensor:
