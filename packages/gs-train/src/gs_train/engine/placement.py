@@ -80,7 +80,7 @@ class Placement(Protocol):
         is_resident: rows are updated on the device where they lie, those alone that the batch
             marks: a batch may list rows that no view sees.
         lists_ahead: early lists that are of use while a batch runs: 0, 1 of the next batch, or 2.
-        expecting_waits: who looks ahead waits, even where the device has kept up: on a thread.
+        expecting_waits: looking ahead waits even where the device has kept up, so a thread does it.
     """
 
     is_resident: bool
