@@ -226,6 +226,28 @@ def test_a_block_holds_the_intervals_of_all_its_rows_and_of_no_others() -> None:
     assert (boxes.lower[[0, 2, 4]] == np.inf).all()
 
 
+def test_boxes_of_rows_that_have_taken_no_step_are_those_of_zero_moments() -> None:
+    draw = np.random.default_rng(0)
+    counts = np.array([7, 0, 1, 30, 2])
+    n = int(counts.sum())
+    means, scales = (torch.from_numpy(draw.normal(size=(n, 3)).astype(np.float32)) for _ in "ab")
+    means[3, 1], means[10, 0], scales[12, 2] = torch.inf, torch.nan, torch.nan
+    means[20], scales[21, 0], scales[22] = -0.0, torch.inf, -torch.inf
+    means[-2:, 0] = torch.nan  # a block without a row that shows
+    reaches = {name: SleepReach((0.9, 0.999), 1e-15, 0.1, [0.01]) for name in ("means", "scales")}
+    zeros, never = torch.zeros(n, 3), torch.zeros(n, dtype=torch.int32)
+    wanted, got = BlockBoxes(9), BlockBoxes(9)
+    blocks = np.array([8, 1, 4, 0, 6])
+    parts = {
+        name: SleepingValues(values, zeros, zeros, never, reaches[name])
+        for name, values in (("means", means), ("scales", scales))
+    }
+    wanted.fit(blocks, counts, **parts)
+    got.fit_still(blocks, counts, means=means.numpy(), scales=scales.numpy(), reaches=reaches)
+    for name, array in wanted.state().items():
+        np.testing.assert_array_equal(got.state()[name], array, err_msg=name)
+
+
 def test_counts_must_be_of_the_rows_given() -> None:
     rows = Rows([[0.0, 0.0, 5.0]])
     ones = torch.ones(1, 3)

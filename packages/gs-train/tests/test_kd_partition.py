@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gs_train.blocks.kd_cuts import nth
 from gs_train.blocks.partition import Partition, kd_partition
 
 
@@ -103,6 +104,16 @@ def test_rows_that_are_not_finite_cost_the_others_nothing() -> None:
     keys = np.arange(32, dtype=np.int32)
     blocks = kd_partition(means, scales, keys, 16)
     assert by_key(blocks, keys) == [list(range(16)), list(range(16, 32))]
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1), st.data())
+def test_the_nth_value_is_that_of_the_sorted_ones(values: list[float], data: st.DataObject) -> None:
+    n = data.draw(st.integers(0, len(values) - 1))
+    array = np.array([*values, 0.0, -0.0, -0.0], np.float32)
+    value, before = nth(array, n)
+    assert value == np.sort(array)[n]
+    assert before == n - (array < value).sum()
 
 
 def test_bad_arguments_are_refused() -> None:

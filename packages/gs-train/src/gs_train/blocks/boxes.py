@@ -19,6 +19,7 @@ from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.slot_rows import SlotRows
+from gs_train.blocks.still_rows import least_of_still
 from gs_train.renderers.protocol import RenderOptions, View
 
 __all__ = ["BlockBoxes", "Moving", "SleepingValues"]
@@ -107,6 +108,27 @@ class BlockBoxes:
         ends = ends_of(means, scales, until)
         lengths = torch.from_numpy(counts.astype(np.int64)).to(ends.device)
         self._end(blocks, by_block(ends, lengths))
+
+    def fit_still(
+        self,
+        blocks: Ids,
+        counts: Ids,
+        *,
+        means: Floats,
+        scales: Floats,
+        reaches: Mapping[str, SleepReach],
+    ) -> None:
+        """The same of rows that have taken no step.
+
+        Args:
+            blocks: (n,) numbers of the blocks to fit, all different.
+            counts: (n,) rows of each block; rows lie block after block.
+            means: (R, 3).
+            scales: (R, 3) logarithms.
+            reaches: of ``means`` and ``scales``.
+        """
+        self._begin(blocks, reaches["means"], reaches["scales"])
+        self._end(blocks, torch.from_numpy(least_of_still(counts, means, scales)))
 
     def fit_in_slots(
         self, blocks: Ids, rows: SlotRows, tables: Mapping[str, Tensor], reaches: ReachTables

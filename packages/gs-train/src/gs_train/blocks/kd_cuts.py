@@ -64,10 +64,7 @@ def cut(axes, n_left, best, left):  # type: ignore[no-untyped-def]
     least = np.inf
     for axis in range(4):
         values = axes[axis]
-        border = np.partition(values, n_left)[n_left]
-        at_border = n_left
-        for i in range(n):
-            at_border -= values[i] < border
+        border, at_border = nth(values, n_left)
         for i in range(n):
             left[i] = values[i] < border
             if values[i] == border and at_border > 0:
@@ -77,6 +74,40 @@ def cut(axes, n_left, best, left):  # type: ignore[no-untyped-def]
         if axis == 0 or cost < least:
             best[:] = left
             least = cost
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def nth(values, n):  # type: ignore[no-untyped-def]
+    """The n-th smallest of finite float32 values, and how many of its equals come before it.
+
+    Four passes that count bytes of the values, the highest first; numpy's `partition` takes five
+    times as long.
+    """
+    counts = np.empty(256, np.int64)
+    known, found = np.uint32(0), np.uint32(0)
+    for shift in (24, 16, 8, 0):
+        counts[:] = 0
+        for value in values:
+            bits = _rising(value)
+            if bits & known == found:
+                counts[(bits >> np.uint32(shift)) & np.uint32(255)] += 1
+        byte = 0
+        while n >= counts[byte]:
+            n -= counts[byte]
+            byte += 1
+        known |= np.uint32(255 << shift)
+        found |= np.uint32(byte << shift)
+    sign = np.uint32(1 << 31)
+    bits = found ^ sign if found & sign else ~found
+    return np.uint32(bits).view(np.float32), n
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _rising(value):  # type: ignore[no-untyped-def]
+    """Bits that rise with a float32; those of both zeros are the same."""
+    bits = np.float32(value + np.float32(0.0)).view(np.uint32)
+    sign = np.uint32(1 << 31)
+    return ~bits if bits & sign else bits | sign
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

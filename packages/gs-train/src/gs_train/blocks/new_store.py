@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gs_train.blocks.block_planes import AT_ONCE, NewRows
-from gs_train.blocks.box_fits import BOXED, SleepingValues
+from gs_train.blocks.box_fits import BOXED
 from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.partition import Partition
 from gs_train.blocks.sleep_reach import SleepReach
@@ -77,14 +77,9 @@ class NewStore:
             self._fit(blocks, counts, own)
 
     def _fit(self, blocks: np.ndarray, counts: np.ndarray, rows: Rows) -> None:
-        n = len(rows["means"])
-        still, never = torch.zeros(n, 3), torch.zeros(n, dtype=torch.int32)
-        values = {
-            name: SleepingValues(rows[name], still, still, never, self._reach[name])
-            for name in BOXED
-        }
         boxes = BlockBoxes(len(blocks))
-        boxes.fit(np.arange(len(blocks)), counts, means=values["means"], scales=values["scales"])
+        values = {name: rows[name].numpy() for name in BOXED}
+        boxes.fit_still(np.arange(len(blocks)), counts, **values, reaches=self._reach)
         with self._lock:
             for name, array in boxes.state().items():
                 getattr(self._boxes, name)[blocks] = array

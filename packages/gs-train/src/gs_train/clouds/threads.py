@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
+
+import torch
 
 from gs_train.clouds.regions import Spill
 from gs_train.data.point_ply import PlyPoints, PointCloud
@@ -24,9 +27,9 @@ def in_order(
     """Call ``work(k)`` for k < n on threads, and ``take(k, result)`` in the order of k on this one.
 
     At most ``threads`` results wait. What either raises ends the work, once the calls that are
-    under way have ended.
+    under way have ended. Of torch's own threads each has one meanwhile.
     """
-    with ThreadPoolExecutor(threads) as pool:
+    with _torch_on_one_thread(), ThreadPoolExecutor(threads) as pool:
         waiting: deque[Future[Result]] = deque()
         try:
             for k in range(n + threads):
@@ -37,6 +40,17 @@ def in_order(
         finally:
             for future in waiting:
                 future.cancel()
+
+
+@contextlib.contextmanager
+def _torch_on_one_thread() -> Iterator[None]:
+    """Threads that begin now would each bring as many more as there are cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def over_pieces(

@@ -6,8 +6,8 @@ matter, and rows keep their numbers wherever they live: on the GPU, in host memo
 
 The function is Philox4x32-10 (Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as
 1, 2, 3", SC 2011). The seed is its key; row, column / 4, step and purpose are its four counter
-words, so different arguments never share a block of numbers. It is computed with int64 tensors,
-whose products wrap modulo 2^64 and therefore have the right low 64 bits.
+words, so different arguments never share a block of numbers. On a GPU it is computed with int64
+tensors, whose products wrap modulo 2^64 and therefore have the right low 64 bits.
 
 What agrees bit for bit: ``bits``, ``uniform`` and ``permutation`` on every device, for any
 subset of rows. ``normal`` computes in float64 and rounds to float32: another device's logarithm
@@ -21,8 +21,11 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from gs_train.rows.philox_cpu import fill_words
 
 
 class Purpose(IntEnum):
@@ -102,8 +105,8 @@ def bits(
         TypeError: ``rows`` is a tensor that is not one-dimensional int32 or int64.
         ValueError: ``seed``, ``step``, ``columns`` or the count of rows is out of range.
 
-    Cost: about a hundred elementwise kernels for every 2^20 rows (2^15 on the CPU) and four
-    columns. Does not synchronise.
+    Cost: on a GPU about a hundred elementwise kernels for every 2^20 rows and four columns. Does
+    not synchronise.
     """
     return _draw(torch.int64, lambda words: words, seed, purpose, step, rows, columns, device)
 
@@ -244,9 +247,7 @@ def _draw(
             raise ValueError(f"rows must be at least 0 and at most 2**32, got {rows}")
         n_rows, device = rows, torch.device("cpu" if device is None else device)
     words_each = 2 if dtype == torch.float64 else 1
-    blocks = torch.arange(-(-columns * words_each // 4), device=device)
-    steps = torch.full((), step, dtype=torch.int64, device=device)
-    purposes = torch.full((), int(purpose), dtype=torch.int64, device=device)
+    n_blocks = -(-columns * words_each // 4)
     out = torch.empty((n_rows, columns), dtype=dtype, device=device)
     size = _CHUNK.get(device.type, _CHUNK_ELSEWHERE)
     for start in range(0, n_rows, size):
@@ -255,7 +256,17 @@ def _draw(
             ids = rows[start:stop].to(device, torch.int64)
         else:
             ids = torch.arange(start, stop, device=device)
-        counters = ids[:, None], blocks, steps, purposes
-        words = torch.stack(philox(counters, (seed & _MASK, seed >> 32)), dim=-1).flatten(1)
+        words = _words(ids, n_blocks, step, int(purpose), (seed & _MASK, seed >> 32))
         out[start:stop] = transform(words)[:, :columns]
     return out
+
+
+def _words(ids: Tensor, n_blocks: int, step: int, purpose: int, key: tuple[int, int]) -> Tensor:
+    """(R, 4 n_blocks) int64 of the first blocks of rows."""
+    if ids.device.type == "cpu":
+        words = np.empty((len(ids), 4 * n_blocks), np.int64)
+        fill_words(ids.contiguous().numpy(), step, purpose, *key, words)
+        return torch.from_numpy(words)
+    blocks = torch.arange(n_blocks, device=ids.device)
+    steps, purposes = (ids.new_full((), number) for number in (step, purpose))
+    return torch.stack(philox((ids[:, None], blocks, steps, purposes), key), dim=-1).flatten(1)
