@@ -7,25 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gs_train.blocks.block_planes import MOMENTS
+from gs_train.blocks.box_kernels import write_fits
 from gs_train.blocks.host_copies import HostCopy
 from gs_train.blocks.partition import Floats, Ids
 from gs_train.blocks.reach_tables import ReachTables
-from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.slot_rows import SlotRows
 from gs_train.machine.has_triton import has_triton
 
 BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
 """The attributes that boxes of blocks hold, and their columns of geometry."""
-
-_LARGEST = float(np.finfo(np.float32).max)
-# gs_cull's row test may round exp by 33 u.
-_EXP_MARGIN = 1.0 + 2.0**-18
 
 
 class SleepingValues(NamedTuple):
@@ -115,9 +110,4 @@ class BoxFit:
 
     def write(self, lower: Floats, upper: Floats, scale: Floats, longest: Floats) -> None:
         """Write the arrays of `BlockBoxes`, rounded outward; waits for the device."""
-        least = torch.from_numpy(self._least.numpy())
-        lower[self.blocks] = float32_below(least[:, :3]).numpy()
-        upper[self.blocks] = float32_above(-least[:, 3:6]).numpy()
-        largest = float32_above(-least[:, 6]).double().exp() * _EXP_MARGIN
-        scale[self.blocks] = float32_above(largest.clamp_max(_LARGEST)).numpy()
-        longest[self.blocks] = float32_above(-least[:, 7:]).clamp_min(0.0).numpy()
+        write_fits(self.blocks, self._least.numpy(), lower, upper, scale, longest)

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.blocks.box_fits import BoxFit, SleepingValues, by_block, ends_of, least_by_block
+from gs_train.blocks.box_kernels import below, fill_slack, join_groups
 from gs_train.blocks.partition import Floats, Ids
 from gs_train.blocks.reach_tables import ReachTables
-from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.slot_rows import SlotRows
 from gs_train.blocks.still_rows import least_of_still
@@ -30,8 +30,6 @@ GROUP = 64
 """Neighbouring blocks whose joint box is looked at first, of more blocks than `MOST_ALONE`."""
 
 MOST_ALONE = 4096
-
-_ALL = slice(None)
 
 
 class Moving(NamedTuple):
@@ -147,8 +145,7 @@ class BlockBoxes:
         self._end(blocks, least_by_block(rows, tables, reaches))
 
     def _begin(self, blocks: Ids, means: SleepReach, scales: SleepReach) -> None:
-        ceilings = torch.tensor([means.ceiling, scales.ceiling], dtype=torch.float64)
-        self.ceilings[blocks] = float32_below(ceilings).numpy()
+        self.ceilings[blocks] = below(means.ceiling), below(scales.ceiling)
         self.fit_step[blocks] = means.step
         self._is_stale[blocks // GROUP] = True
 
@@ -174,7 +171,7 @@ class BlockBoxes:
         means: SleepReach,
         scales: SleepReach,
         moving: Moving | None = None,
-        blocks: Ids | slice = _ALL,
+        blocks: Ids | None = None,
     ) -> Floats:
         """How far means and log scales may leave the box of the fit, because rates have risen above
         the ceilings of the fit, or because of a step that is to come.
@@ -182,25 +179,25 @@ class BlockBoxes:
         Args:
             means, scales: of the groups' present ceilings.
             moving: what a step is to move; None: nothing.
-            blocks: (n,) numbers; all without.
+            blocks: (n,) numbers; None: all.
 
         Returns:
             (n, 2) float32.
         """
         self.settle()
-        since = self.fit_step[blocks].astype(np.int64)
-        now = np.stack([means.ceilings(since), scales.ceilings(since)], 1)
-        ceilings, longest = self.ceilings[blocks], self.longest[blocks]
-        with np.errstate(all="ignore"):
-            ratio = now / ceilings
-            more = np.where(now > ceilings, longest * (ratio - 1.0), 0.0)
-        # Without a rate at the fit, a row may go anywhere later.
-        more = np.where(np.isnan(more), np.inf, more)
+        if blocks is None:
+            blocks = np.arange(len(self))
+        moves, most = np.zeros(len(self), bool), (0.0, 0.0)
         if moving is not None:
-            moves = np.zeros(len(self), bool)
-            moves[moving.blocks] = True
-            more[moves[blocks]] += moving.most
-        return float32_above(torch.from_numpy(more * (1.0 + 2.0**-20))).numpy()
+            moves[moving.blocks], most = True, moving.most
+        slack = np.empty((len(blocks), 2), np.float32)
+        fill_slack(
+            *(blocks, self.fit_step, self.ceilings, self.longest),
+            (means.later_rates, scales.later_rates),
+            (means.ceiling, scales.ceiling),
+            *(moves, most, slack),
+        )
+        return slack
 
     def candidates(
         self,
@@ -227,7 +224,7 @@ class BlockBoxes:
         Cost: of a look at all blocks up to `MOST_ALONE`, else at their groups and the blocks of
             those that some view may see.
         """
-        blocks: Ids | slice = _ALL
+        blocks = None
         if len(self) > MOST_ALONE:
             grouped = None if moving is None else _grouped(moving)
             near = self._up_to_date_groups().candidates(
@@ -246,7 +243,7 @@ class BlockBoxes:
             rects=rects,
             **rules,
         )
-        if isinstance(blocks, slice):
+        if blocks is None:
             return found
         return replace(found, ids=blocks[found.ids].astype(np.int32))
 
@@ -258,12 +255,8 @@ class BlockBoxes:
         groups, stale = self._groups, np.flatnonzero(self._is_stale)
         self._is_stale[:] = False
         groups._is_stale[stale // GROUP] = True
-        # Members come first: numpy reduces long rows many times faster than short columns.
-        members = np.minimum(stale * GROUP + np.arange(GROUP)[:, None], len(self) - 1)
-        for name in ("lower", "ceilings", "fit_step"):
-            getattr(groups, name)[stale] = getattr(self, name)[members].min(0)
-        for name in ("upper", "scale", "longest"):
-            getattr(groups, name)[stale] = getattr(self, name)[members].max(0)
+        own, joined = (tuple(getattr(boxes, n) for n in _ARRAYS) for boxes in (self, groups))
+        join_groups(stale, GROUP, own, joined)
         return groups
 
     def within(
@@ -279,11 +272,13 @@ class BlockBoxes:
         reaches = (self.lower - far <= np.array(high)) & (self.upper + far >= np.array(low))
         return np.flatnonzero(reaches.all(1))
 
-    def _native(self, slack: Floats, blocks: Ids | slice) -> gs_cull.Blocks:
+    def _native(self, slack: Floats, blocks: Ids | None) -> gs_cull.Blocks:
         """Some blocks as gs-cull tests them, for which the number of rows does not count."""
         n_blocks = len(slack)
         # In the order of `gs_cull.Blocks.bounds`, of which the last counts rows.
-        own = (self.lower[blocks], self.upper[blocks], self.scale[blocks])
+        own = (self.lower, self.upper, self.scale)
+        if blocks is not None:
+            own = (self.lower[blocks], self.upper[blocks], self.scale[blocks])
         bounds: Any = *own, slack, np.zeros(n_blocks, np.int32)
         return gs_cull.Blocks(
             n_rows=n_blocks * 32,
