@@ -39,6 +39,10 @@ MIRRORED = np.diag([1.0, 1, -1, 1]).tolist()
 SKEWED = np.diag([1.0, 1.1, 1, 1]).tolist()
 ASIDE = [[1, 0, 0, 1e10], [0, 1, 0, 0], [0, 0, 1, 0]]
 FAR = [[1, 0, 0, 1e19], [0, 1, 0, 0], [0, 0, 1, 0]]
+OTHER_LENSES: dict[str, float] = {
+    **{"ftheta_p0": 0.0, "ftheta_p4": 0.1},
+    **{"latlong": True, "equirectangular": True, "orthographic": True},
+}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no frames": ({"frames": []}, r"transforms.json must hold a list of frames, got \[\]"),
     "frames are a number": ({"frames": 3}, "must hold a list of frames, got 3"),
@@ -90,6 +94,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {**LENS, "camera_model": "EQUIRECTANGULAR"},
         "camera_model must be one of FULL_OPENCV, .*, SIMPLE_RADIAL, got 'EQUIRECTANGULAR'; und",
     ),
+    **{
+        f"lens with {key}": ({**LENS, key: value}, f"one of FULL_OPENCV, .*, got {key}; resample")
+        for key, value in OTHER_LENSES.items()
+    },
+    "lens of one frame": (_frame(latlong=True), "frame 1: lens must be .*, got latlong; resample"),
+    "lens without a focal length": ({**SIZE, "latlong": 1}, "frame 0: lens must be .* got latlong"),
     "model is a list": ({**LENS, "camera_model": [1]}, r"camera_model must be one of .* got \[1\]"),
     "eighth power": ({**LENS, "k4": 0.1}, "k4 of a camera that is no fisheye must be 0, got 0.1"),
     "wild lens": ({**LENS, "k1": 1e9}, r"distortion parameters within 1e\+06, got 1e\+09"),
