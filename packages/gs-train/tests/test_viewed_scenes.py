@@ -151,6 +151,41 @@ def test_a_stale_picture_is_given_up_after_a_part(scene: OpenedScene) -> None:
     assert len(asked) == 2
 
 
+class CountedRows(CpuRenderer):
+    """Counts the rows of each drawing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[int] = []
+
+    def project(self, rows, view, **options):
+        self.drawn.append(len(rows["means"]))
+        return super().project(rows, view, **options)
+
+
+@pytest.mark.parametrize("source", ["run", "point cloud"])
+def test_a_cap_on_device_memory_makes_drawings_smaller_and_changes_no_pixel(
+    run: Path, scene: OpenedScene, source: str
+) -> None:
+    path = run if source == "run" else RunFolder(run).point_cloud(4)
+    drawn, pixels = [], []
+    for limits in (CPU, dataclasses.replace(CPU, device_memory="2MiB")):
+        opened, counted = open_scene(path, limits, StopRequest()), CountedRows()
+        shown = dataclasses.replace(opened, renderer=counted)
+        view = view_in_frame(scene.cameras[3], opened.frame)
+        pictures = Pictures(lambda shown=shown: shown, None)
+        picture = pictures(Request(view, (64, 48)), 1.0, never)
+        assert picture is not None
+        drawn.append(counted.drawn)
+        pixels.append(picture.pixels)
+        assert max(counted.drawn) <= opened.most_rows
+        opened.close()
+    assert len(drawn[0]) == 1
+    assert len(drawn[1]) > 1
+    assert pixels[0].std() > 5
+    np.testing.assert_array_equal(pixels[1], pixels[0])
+
+
 class ShortOfMemory(CpuRenderer):
     """Has memory for 3000 rows."""
 
