@@ -25,6 +25,7 @@ from transforms_files import (
     write_points,
 )
 
+from gs_train.data.readers import transforms_file
 from gs_train.errors import InputError
 
 
@@ -143,6 +144,18 @@ def test_a_file_of_other_content_is_one_line(case: str, tmp_path: Path) -> None:
     damage, message = RAW[case]
     damage(folder / "transforms.json")
     with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_a_file_that_is_too_long_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "a", LENS)
+    n_bytes = (folder / "transforms.json").stat().st_size
+    monkeypatch.setattr(transforms_file, "_MOST_BYTES", n_bytes)
+    load(folder)
+    monkeypatch.setattr(transforms_file, "_MOST_BYTES", n_bytes - 1)
+    with pytest.raises(InputError, match=f"must have at most {n_bytes - 1:,} bytes, got more$"):
         load(folder)
 
 
