@@ -122,6 +122,37 @@ def test_a_model_reads_as_pycolmap_reads_it(tmp_path: Path, text: bool) -> None:
     np.testing.assert_array_equal(rgb[order], colors[np.lexsort(points.T)])
 
 
+@pytest.mark.parametrize("text", [False, True], ids=["binary", "text"])
+def test_a_model_of_rigs_has_the_pose_of_each_camera(tmp_path: Path, text: bool) -> None:
+    import pycolmap
+
+    pycolmap.set_random_seed(0)
+    options = pycolmap.SyntheticDatasetOptions()
+    options.num_rigs, options.num_cameras_per_rig, options.num_frames_per_rig = 2, 3, 4
+    options.num_points3D = 50
+    options.sensor_from_rig_translation_stddev = 0.3
+    options.sensor_from_rig_rotation_stddev = 10.0  # degrees
+    oracle = pycolmap.synthesize_dataset(options)
+    (oracle.write_text if text else oracle.write_binary)(str(tmp_path))
+    assert (tmp_path / ("rigs.txt" if text else "rigs.bin")).stat().st_size > 100
+
+    model = read_model(tmp_path)
+
+    assert len(model.cameras) == 6
+    assert len(model.images) == 2 * 3 * 4
+    off_rigs = []
+    for image in model.images:
+        theirs = oracle.images[image.id]
+        assert (image.name, image.camera_id) == (theirs.name, theirs.camera_id)
+        # Both go through a quaternion, and text through 17 digits.
+        np.testing.assert_allclose(
+            image.world_to_camera[:3], theirs.cam_from_world().matrix(), atol=1e-13
+        )
+        of_rig = theirs.frame.rig_from_world.matrix()
+        off_rigs.append(np.abs(image.world_to_camera[:3] - of_rig).max())
+    assert sum(off > 0.01 for off in off_rigs) == 2 * 2 * 4  # all but the rigs' reference cameras
+
+
 @pytest.mark.parametrize("model", ["SIMPLE_PINHOLE", "SIMPLE_RADIAL", "RADIAL", "FULL_OPENCV"])
 def test_intrinsics_follow_the_model(model: str) -> None:
     import pycolmap

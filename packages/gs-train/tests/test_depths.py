@@ -277,6 +277,11 @@ def _params_are(text: str) -> Callable[[Path], object]:
     return lambda folder: (folder / "sparse/0/depth_params.json").write_text(text)
 
 
+def _folder_at(file: Path) -> None:
+    file.unlink()
+    file.mkdir()
+
+
 def _no_entry(folder: Path) -> None:
     for name in IMAGES:
         (folder / "depths" / name).with_suffix(".png").unlink()
@@ -291,6 +296,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "no params": (
         lambda f: (f / "sparse/0/depth_params.json").unlink(),
         r"--depth-weight needs .*0/depth_params\.json, with a scale and an offset for each image",
+    ),
+    "params are a folder": (
+        lambda f: _folder_at(f / "sparse/0/depth_params.json"),
+        r"0/depth_params\.json cannot be read: Is a directory$",
     ),
     "no map": (
         _no_entry,
@@ -339,6 +348,18 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.mark.parametrize("kind", BROKEN)
 def test_what_is_no_depth_map_is_named(kind: str, tmp_path: Path) -> None:
     _refused(capture_of(tmp_path), *BROKEN[kind])
+
+
+def test_a_map_of_too_many_pixels_is_named(tmp_path: Path) -> None:
+    folder = capture_of(tmp_path)
+    save(folder / "depths/b.png", values(128, 96))
+    message = (
+        r"depth maps must have at most 12,287 pixels, got 128x96 of .*depths/b\.png; "
+        "--max-pixels 12288 allows it"
+    )
+    with pytest.raises(InputError, match=message):
+        load(folder, max_pixels=128 * 96 - 1)
+    assert load(folder, max_pixels=128 * 96).views[1].depth is not None
 
 
 @pytest.mark.parametrize("kind", ["no image", "cut off"])

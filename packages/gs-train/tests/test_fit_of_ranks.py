@@ -126,6 +126,8 @@ def test_a_run_of_two_that_was_stopped_goes_on_with_one_and_then_with_three(
     assert run.returncode == 128 + signal.SIGINT
     assert said.count("gs-train: stopped after step") == 1
     assert said.endswith("--resume --gpus 2\n")
+    with Image.open(out / "comparison.png") as picture:
+        picture.load()  # of the step that it stopped at, written whole
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None
     stopped_at = load_checkpoint(newest).step

@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 from tide_runs import FEW, N_ROWS, STEPS, assert_same, command, fitted, saved
+from tide_terms import COLOURS, TERMS, with_terms
 from torch import Tensor
 
 from gs_train import Fitted
@@ -82,13 +83,42 @@ def metrics(out: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------------- the same results
 
 
+ONE = ("--steps", "1")
+
+
+def in_memory_by_key(capture: Path, out: Path, *more: str) -> dict[str, Tensor]:
+    """Values after the first step of a run with all rows in memory, in the order of keys."""
+    return Fitted.open(fitted(capture, out, *ONE, *more, offload="none")).rows(frame="trained")
+
+
 def test_the_first_step_on_a_drive_is_that_in_memory(tiny_capture: Path, tmp_path: Path) -> None:
     """To the bit; later steps differ by what rounds otherwise where rows sleep."""
-    one = ("--steps", "1")
-    ours = by_key(fitted(tiny_capture, tmp_path / "tide", *FEW, *one))
-    theirs = Fitted.open(fitted(tiny_capture, tmp_path / "none", *one, offload="none"))
-    for name, values in theirs.rows(frame="trained").items():
+    ours = by_key(fitted(tiny_capture, tmp_path / "tide", *FEW, *ONE))
+    for name, values in in_memory_by_key(tiny_capture, tmp_path / "none").items():
         assert torch.equal(ours[name], values), name
+
+
+@pytest.fixture(scope="module")
+def terms_capture(tiny_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With masks and depth maps."""
+    return with_terms(tiny_capture, tmp_path_factory.mktemp("terms") / "capture")
+
+
+@pytest.fixture(scope="module")
+def of_colours(terms_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """Values after the first step with a loss of colours alone."""
+    return in_memory_by_key(terms_capture, tmp_path_factory.mktemp("colours") / "run", *COLOURS)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_the_first_step_of_every_loss_on_a_drive_is_that_in_memory(
+    term: str, terms_capture: Path, of_colours: dict[str, Tensor], tmp_path: Path
+) -> None:
+    options = TERMS[term]
+    ours = by_key(fitted(terms_capture, tmp_path / "tide", *FEW, *ONE, *options))
+    for name, values in in_memory_by_key(terms_capture, tmp_path / "none", *options).items():
+        assert torch.equal(ours[name], values), name
+    assert any(not torch.equal(ours[name], values) for name, values in of_colours.items())
 
 
 def test_a_run_on_a_drive_scores_as_one_in_memory(few: Path, in_memory: Path) -> None:

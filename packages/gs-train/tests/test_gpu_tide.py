@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from tide_runs import assert_same, saved
+from tide_terms import TERMS, with_terms
 
 from gs_train.cli import main
 from gs_train.rows.attributes import NAMES
@@ -48,23 +49,6 @@ def test_a_run_on_a_drive_scores_as_one_on_the_device(tiny_capture: Path, tmp_pa
     assert store["blocks_evicted"] > 0
 
 
-def test_the_first_step_on_a_drive_is_that_on_the_device(
-    tiny_capture: Path, tmp_path: Path
-) -> None:
-    ours = _fit(tiny_capture, tmp_path / "tide", *FEW, "--steps", "1")
-    theirs = _fit(tiny_capture, tmp_path / "none", "--steps", "1", offload="none")
-    _, model = Run.open(ours).read(torch.device("cuda"))
-    assert isinstance(model, StoredModel)
-    keys, rows = zip(*model.rows.pieces(), strict=True)
-    model.close()
-    order = torch.cat(keys).argsort()
-    _, there = Run.open(theirs).read(torch.device("cpu"))
-    for name, values in next(there.chunks(N_ROWS)).items():
-        own = torch.cat([part[name] for part in rows])[order].cpu()
-        assert own.shape == values.shape
-        assert torch.allclose(own, values, rtol=1e-5, atol=1e-5), name
-
-
 def _by_key(run: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     _, model = Run.open(run).read(torch.device("cuda"))
     if isinstance(model, StoredModel):
@@ -77,6 +61,23 @@ def _by_key(run: Path) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     keys = keys.cpu()[order]
     model.close()
     return keys, joined
+
+
+@pytest.mark.parametrize("has_terms", [False, True], ids=["colours", "all"])
+def test_the_first_step_on_a_drive_is_that_on_the_device(
+    tiny_capture: Path, tmp_path: Path, has_terms: bool
+) -> None:
+    """Also with masks, depth maps, exposures and a random background."""
+    capture = with_terms(tiny_capture, tmp_path / "capture") if has_terms else tiny_capture
+    one = ("--steps", "1", *(TERMS["all"] if has_terms else ()))
+    ours = _fit(capture, tmp_path / "tide", *FEW, *one)
+    theirs = _fit(capture, tmp_path / "none", *one, offload="none")
+    keys, there = _by_key(theirs)
+    own_keys, own = _by_key(ours)
+    assert torch.equal(own_keys, keys)
+    for name, values in there.items():
+        assert own[name].shape == values.shape
+        assert torch.allclose(own[name], values, rtol=1e-5, atol=1e-5), name
 
 
 @pytest.mark.parametrize(

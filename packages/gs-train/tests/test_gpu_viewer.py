@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from cloud import cloud_rows
 
 from gs_train.cli import main
+from gs_train.files.ply import write_ply
 from gs_train.machine.interrupt import StopRequest
 from gs_train.rows.view_parts import Box, Quantity
 from gs_train.runs.folder import RunFolder
@@ -83,3 +87,43 @@ def test_an_earlier_checkpoint_and_a_point_cloud_are_drawn(runs: dict[str, Path]
         scenes = opened(path)
         view = view_in_frame(camera, scenes[0].frame)
         check_same(scenes, Request(view, (64, 48)))
+
+
+def pixels_and_memory(run: Path, limits: Limits) -> tuple[np.ndarray, int, int]:
+    """A picture of a run; bytes on the device before it, and at most while it was drawn."""
+    scene = open_scene(run, limits, StopRequest())
+    request = Request(view_in_frame(scene.cameras[3], scene.frame), (64, 48))
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    pixels = _picture(scene, request, 1.0).pixels
+    torch.cuda.synchronize()
+    most = torch.cuda.max_memory_allocated()
+    scene.close()
+    gc.collect()
+    torch.cuda.empty_cache()
+    return pixels, before, most
+
+
+def test_a_cap_on_device_memory_holds_and_changes_no_picture(
+    tiny_capture: Path, tmp_path: Path
+) -> None:
+    rows = cloud_rows(200_000)
+    rows["means"] -= torch.tensor([0.0, 0.0, 6.0])  # where the cameras look
+    rows["scales"] -= 2.0
+    write_ply(tmp_path / "cloud.ply", rows)
+    run = tmp_path / "run"
+    options = ["--renderer", GPU, "--offload", "best", "--strategy", "fixed", "--steps", "1"]
+    start = ["--init", str(tmp_path / "cloud.ply"), "--out", str(run)]
+    assert main(["fit", str(tiny_capture), *start, *options]) == 0
+    gc.collect()
+    pixels_and_memory(run, Limits(renderer=GPU))  # compiles, and loads libraries
+    expected, before, most = pixels_and_memory(run, Limits(renderer=GPU))
+    cap = (before + most) // 2
+    try:
+        found, _, capped = pixels_and_memory(run, Limits(GPU, device_memory=str(cap)))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)  # of this process, for tests that follow
+    assert capped <= cap < most
+    assert expected.std() > 5
+    assert np.quantile(np.abs(found.astype(int) - expected), 0.98) <= 2

@@ -35,6 +35,8 @@ from gs_train.options.presets import PRESETS
 from gs_train.world import Alone
 
 LONG = 200
+COLOUR_TERMS = (("background", "random"), ("exposure", True))
+"""Options that change what drawn colours are compared with."""
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +87,19 @@ def test_photographs_with_depth_maps_leave_the_bits_of_one_rank(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("preset", ["none", "best"])
+@pytest.mark.parametrize("more", [(), COLOUR_TERMS], ids=["depth", "all"])
 @one_threaded
-def test_on_a_gpu_depths_count_where_splats_travel(preset: str) -> None:
-    """Two threads are the ranks; the one rank draws from tables."""
-    options = (("mask", "carve"), ("depth_weight", "2:0.5"))
+def test_on_a_gpu_depths_count_where_splats_travel(
+    preset: str, more: tuple[tuple[str, Any], ...]
+) -> None:
+    """Two threads are the ranks; the one rank draws from tables. Also with a random background and
+    exposures, which have gradients of their own."""
+    options = (("mask", "carve"), ("depth_weight", "2:0.5"), *more)
     case = Case(preset, 3, n_steps=6, first=1, cuts_views=False, options=options)
     case = replace(case, drawn_by="raster", scene="deep street")
-    assert_same(in_order(on_threads(2, case)), on_one(case))
+    ours = in_order(on_threads(2, case))
+    assert_same(ours, on_one(case))
+    assert not more or ours.others["exposure/values"].std(0).max() > 0
 
 
 @pytest.mark.parametrize("preset", ["none", "best"])
@@ -104,24 +112,24 @@ def test_random_backgrounds_leave_the_bits_of_one_rank(two: Workers, preset: str
 @pytest.mark.parametrize("drawn_by", ["cpu", "tables"])
 def test_exposures_leave_the_bits_of_one_rank(two: Workers, preset: str, drawn_by: str) -> None:
     """Also where ranks resume, and whoever draws a view."""
-    options = (("mask", "carve"), ("background", "random"), ("exposure", True))
+    options = (("mask", "carve"), *COLOUR_TERMS)
     how: dict[str, Any] = {"drawn_by": drawn_by, "options": options, "scene": "masked street"}
     ours = in_order(two.call(on_rank, Case(preset, 5, 8, False, stopped_at=4, paces=3, **how)))
     theirs = on_one(Case(preset, 5, 8, False, **how))
     assert_same(ours, theirs)
-    assert ours.others["exposure/values"].std() > 0
+    assert ours.others["exposure/values"].std(0).max() > 0
 
 
 def test_all_terms_of_the_loss_together_leave_the_same_bits(two: Workers) -> None:
     """Of presets, and of ranks: gradients by alpha of background, carving and depth add up."""
-    more = (("depth_weight", "2:0.5"), ("background", "random"), ("exposure", True))
-    how: dict[str, Any] = {"options": (("mask", "carve"), *more), "scene": "deep street"}
+    options = (("mask", "carve"), ("depth_weight", "2:0.5"), *COLOUR_TERMS)
+    how: dict[str, Any] = {"options": options, "scene": "deep street"}
     none, best = (Case(preset, 3, 6, False, **how) for preset in ("none", "best"))
     expected = on_one(none)
     assert_same(on_one(best), expected)
     for case in (none, best):
         assert_same(in_order(two.call(on_rank, case)), expected)
-    assert expected.others["exposure/values"].std() > 0
+    assert expected.others["exposure/values"].std(0).max() > 0
 
 
 @pytest.mark.gpu
@@ -299,11 +307,16 @@ def test_splats_travel_from_tables(
 @pytest.mark.gpu
 @pytest.mark.gpu2
 @pytest.mark.parametrize(("preset", "batch_size"), [("none", 12), ("best", 5)])
-def test_two_devices_leave_the_bits_of_one(preset: str, batch_size: int) -> None:
-    """Over NCCL."""
-    case = Case(preset, batch_size, n_steps=12, cuts_views=False, drawn_by="raster")
+@pytest.mark.parametrize("terms", [(), COLOUR_TERMS], ids=["colours", "exposures"])
+def test_two_devices_leave_the_bits_of_one(
+    preset: str, batch_size: int, terms: tuple[tuple[str, Any], ...]
+) -> None:
+    """Over NCCL; also with exposures and a random background, whose sums are of both devices."""
+    case = Case(preset, batch_size, n_steps=12, cuts_views=False, drawn_by="raster", options=terms)
     with Workers(2, kinds=("cuda", "cuda")) as workers:
-        assert_same(in_order(workers.call(on_rank, case)), on_one(case))
+        ours = in_order(workers.call(on_rank, case))
+    assert_same(ours, on_one(case))
+    assert not terms or ours.others["exposure/values"].std(0).max() > 0
 
 
 @pytest.mark.parametrize("batch_size", [3, 4])

@@ -34,7 +34,7 @@ METRICS = {
 
 
 class _Page(HTMLParser):
-    """Text, tags that are open, and what a browser would fetch."""
+    """Text, cells of tables, tags that are open, and what a browser would fetch."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -42,6 +42,7 @@ class _Page(HTMLParser):
         self.words: list[str] = []
         self.addresses: list[str] = []
         self.points: list[str] = []
+        self.rows: list[list[str]] = []
         self.feed(text)
         self.close()
 
@@ -49,6 +50,10 @@ class _Page(HTMLParser):
         given = dict(attributes)
         if tag not in ("meta", "img", "line", "polyline"):
             self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
         self.addresses += [v or "" for k, v in attributes if k in ("src", "href", "xlink:href")]
         self.points += [given["points"] or ""] if "points" in given else []
 
@@ -60,6 +65,8 @@ class _Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
 
 
 def _page(path: Path) -> _Page:
@@ -113,6 +120,41 @@ def test_a_page_has_what_there_is(tmp_path: Path) -> None:
     assert "foretold" not in page.words
     assert "<tr class=given><td>seed</td><td>3</td></tr>" in path.read_text()
     assert "<tr><td>steps</td><td>30000</td></tr>" in path.read_text()
+
+
+def test_what_was_foretold_stands_beside_what_came(tmp_path: Path) -> None:
+    """In the order of what came."""
+    metrics = {
+        **METRICS,
+        "predicted": {
+            **{"images_per_second": 12.345, "host_bytes": 3 * 2**29, "pinned_bytes": 0},
+            "device_bytes": 2**20,
+        },
+        "real": {
+            **{"device_bytes": 1_500_000, "pinned_bytes": 2048, "host_bytes": 3 * 2**30},
+            **{"images_per_second": 9.96, "drive_read_a_step_bytes": 700},
+        },
+    }
+    path = tmp_path / "report.html"
+    config = FitConfig(data=Path("photos"), out=tmp_path)
+    write_report(path, metrics, config=config, log=tmp_path / "log.csv", worst=[])
+    rows = _page(path).rows
+    first = rows.index(["", "foretold", "real"])
+    assert rows[first + 1 : first + 6] == [
+        ["device", "1.0 MiB", "1.4 MiB"],
+        ["pinned", "0 B", "2.0 KiB"],
+        ["host", "1.5 GiB", "3.0 GiB"],
+        ["images per second", "12.3", "10.0"],
+        ["drive read a step", "n/a", "700 B"],
+    ]
+    write_report(
+        path,
+        {**metrics, "predicted": "n/a"},
+        config=config,
+        log=tmp_path / "log.csv",
+        worst=[],
+    )
+    assert "foretold" not in _page(path).words
 
 
 def test_the_worst_are_shown_beside_their_photographs(tmp_path: Path) -> None:

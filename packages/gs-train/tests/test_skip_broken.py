@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,29 @@ def test_the_next_whole_training_view_stands_in(tmp_path: Path) -> None:
     assert line.startswith("--skip-broken: ")
     assert "05.png must be a readable image" in line
     assert reader.news() == []
+
+
+def _circle_at(path: Path) -> None:
+    """A link to itself, which the system fails to open: as a disk that errs, without one."""
+    path.unlink()
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("camera", "change"),
+    [(PINHOLE, _circle_at), (LENS, Path.unlink)],
+    ids=["the system errs", "an undistorted image is gone"],
+)
+def test_what_may_come_back_is_never_skipped(
+    camera: Camera, change: Callable[[Path], None], tmp_path: Path
+) -> None:
+    capture = load_capture(captured(tmp_path / "data", camera), cache_dir=tmp_path / "cache")
+    reader = PhotoReader(capture, skip_broken=True)
+    change(capture.views[1].path)
+    with pytest.raises(InputError, match=r"01\.png.*; go on with --resume when it can be read$"):
+        reader.load(1)
+    assert reader.news() == []
+    assert reader.fingerprint()["skipped"] == []
 
 
 def test_what_was_skipped_stays_so_when_mended(tmp_path: Path) -> None:

@@ -134,6 +134,28 @@ def test_a_folder_with_both_is_read_as_colmap_and_the_file_in_its_place_as_itsel
 
 # ------------------------------------------------------------------------------- intrinsics
 
+
+@pytest.mark.parametrize("shutter", [[0.0, 0.0, 0.5, 0.0], 1])
+@pytest.mark.parametrize("is_of_frame", [False, True])
+def test_a_rolling_shutter_is_one_line(shutter: Any, is_of_frame: bool, tmp_path: Path) -> None:
+    written = frames(NAMES[:3])
+    top = {**LENS, "frames": written, "rolling_shutter": [0, 0, 0, 0]}
+    (written[1] if is_of_frame else top)["rolling_shutter"] = shutter
+    notes = load(write(tmp_path / "a", top)).notes
+    rows = "all rows of a photograph count as exposed at once"
+    assert [note for note in notes if "shutter" in note] == [
+        f"rolling_shutter of transforms.json is not used: {rows}"
+    ]
+
+
+def test_keys_that_say_no_to_a_lens_and_to_a_shutter_change_nothing(tmp_path: Path) -> None:
+    keys = {"latlong": False, "equirectangular": None, "orthographic": 0, "ftheta_p0": None}
+    plain = write(tmp_path / "a", LENS)
+    said = write(tmp_path / "b", {**LENS, **keys, "rolling_shutter": [0.0, 0, 0, 0]})
+    assert_same(load(said), load(plain))
+    assert load(said).notes == load(plain).notes
+
+
 SPELLINGS: dict[str, tuple[dict[str, Any], str, tuple[float, ...]]] = {
     "whole": (LENS, "PINHOLE", (60, 61, 32, 24)),
     "angle": ({"camera_angle_x": ANGLE, **SIZE}, "PINHOLE", (60, 60, 32, 24)),

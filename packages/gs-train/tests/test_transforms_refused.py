@@ -25,6 +25,7 @@ from transforms_files import (
     write_points,
 )
 
+from gs_train.data.readers import transforms_file
 from gs_train.errors import InputError
 
 
@@ -39,6 +40,10 @@ MIRRORED = np.diag([1.0, 1, -1, 1]).tolist()
 SKEWED = np.diag([1.0, 1.1, 1, 1]).tolist()
 ASIDE = [[1, 0, 0, 1e10], [0, 1, 0, 0], [0, 0, 1, 0]]
 FAR = [[1, 0, 0, 1e19], [0, 1, 0, 0], [0, 0, 1, 0]]
+OTHER_LENSES: dict[str, float] = {
+    **{"ftheta_p0": 0.0, "ftheta_p4": 0.1},
+    **{"latlong": True, "equirectangular": True, "orthographic": True},
+}
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "no frames": ({"frames": []}, r"transforms.json must hold a list of frames, got \[\]"),
     "frames are a number": ({"frames": 3}, "must hold a list of frames, got 3"),
@@ -90,6 +95,12 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         {**LENS, "camera_model": "EQUIRECTANGULAR"},
         "camera_model must be one of FULL_OPENCV, .*, SIMPLE_RADIAL, got 'EQUIRECTANGULAR'; und",
     ),
+    **{
+        f"lens with {key}": ({**LENS, key: value}, f"one of FULL_OPENCV, .*, got {key}; resample")
+        for key, value in OTHER_LENSES.items()
+    },
+    "lens of one frame": (_frame(latlong=True), "frame 1: lens must be .*, got latlong; resample"),
+    "lens without a focal length": ({**SIZE, "latlong": 1}, "frame 0: lens must be .* got latlong"),
     "model is a list": ({**LENS, "camera_model": [1]}, r"camera_model must be one of .* got \[1\]"),
     "eighth power": ({**LENS, "k4": 0.1}, "k4 of a camera that is no fisheye must be 0, got 0.1"),
     "wild lens": ({**LENS, "k1": 1e9}, r"distortion parameters within 1e\+06, got 1e\+09"),
@@ -133,6 +144,18 @@ def test_a_file_of_other_content_is_one_line(case: str, tmp_path: Path) -> None:
     damage, message = RAW[case]
     damage(folder / "transforms.json")
     with pytest.raises(InputError, match=message):
+        load(folder)
+
+
+def test_a_file_that_is_too_long_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "a", LENS)
+    n_bytes = (folder / "transforms.json").stat().st_size
+    monkeypatch.setattr(transforms_file, "_MOST_BYTES", n_bytes)
+    load(folder)
+    monkeypatch.setattr(transforms_file, "_MOST_BYTES", n_bytes - 1)
+    with pytest.raises(InputError, match=f"must have at most {n_bytes - 1:,} bytes, got more$"):
         load(folder)
 
 

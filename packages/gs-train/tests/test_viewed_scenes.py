@@ -14,6 +14,7 @@ import pytest
 import torch
 from cloud import cloud_rows
 
+from gs_train import Fitted
 from gs_train.cli import main
 from gs_train.data import read_image
 from gs_train.data.frame import Frame, camera_centres
@@ -125,17 +126,47 @@ def test_a_stop_ends_the_reading_of_a_checkpoint_between_two_blocks(
         reopened(scene, CPU, StopAfter(3))
 
 
-def test_the_picture_of_a_request_is_the_render(scene: OpenedScene) -> None:
+def assert_pictures_are_renders(scene: OpenedScene) -> None:
     pictures = Pictures(lambda: scene, None)
     view = view_in_frame(scene.cameras[3], scene.frame)
     picture = pictures(Request(view, (64, 48)), 1.0, never)
     assert picture is not None
     assert picture.is_final
     expected = to_uint8(render_view(scene.model, view, scene.renderer))
+    assert expected.std() > 5
     np.testing.assert_array_equal(picture.pixels, expected)
     coarse = pictures(Request(view, (64, 48)), 0.25, never)
     assert coarse is not None
     assert (coarse.pixels.shape, coarse.is_final) == ((12, 16, 3), False)
+
+
+def test_the_picture_of_a_request_is_the_render(scene: OpenedScene) -> None:
+    assert_pictures_are_renders(scene)
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [
+        *(("--offload", preset) for preset in ("naive", "clm", "gs-scale", "best")),
+        pytest.param(("--gpus", "2"), marks=pytest.mark.long),
+    ],
+    ids=" ".join,
+)
+def test_a_run_is_shown_however_it_was_trained(
+    trained: tuple[str, ...], tiny_capture: Path, tmp_path: Path
+) -> None:
+    """Its rows are those that Python gets, too."""
+    out = tmp_path / "run"
+    short = ["--renderer", "cpu", "--steps", "2", "--seed", "3", "--cap", "2000"]
+    assert main(["fit", str(tiny_capture), "--out", str(out), *short, *trained]) == 0
+    shown = open_scene(out, CPU, StopRequest())
+    rows = Fitted.open(out).rows(frame="trained")
+    assert shown.model.n_rows == len(rows["means"])
+    (chunk,) = shown.model.chunks(shown.model.n_rows)
+    for name, values in rows.items():
+        assert torch.equal(chunk[name], values), name
+    assert_pictures_are_renders(shown)
+    shown.close()
 
 
 def test_a_stale_picture_is_given_up_after_a_part(scene: OpenedScene) -> None:
@@ -149,6 +180,41 @@ def test_a_stale_picture_is_given_up_after_a_part(scene: OpenedScene) -> None:
     pictures = Pictures(lambda: scene, None, part_pixels=500)
     assert pictures(Request(view, (64, 48)), 1.0, after_two) is None
     assert len(asked) == 2
+
+
+class CountedRows(CpuRenderer):
+    """Counts the rows of each drawing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn: list[int] = []
+
+    def project(self, rows, view, **options):
+        self.drawn.append(len(rows["means"]))
+        return super().project(rows, view, **options)
+
+
+@pytest.mark.parametrize("source", ["run", "point cloud"])
+def test_a_cap_on_device_memory_makes_drawings_smaller_and_changes_no_pixel(
+    run: Path, scene: OpenedScene, source: str
+) -> None:
+    path = run if source == "run" else RunFolder(run).point_cloud(4)
+    drawn, pixels = [], []
+    for limits in (CPU, dataclasses.replace(CPU, device_memory="2MiB")):
+        opened, counted = open_scene(path, limits, StopRequest()), CountedRows()
+        shown = dataclasses.replace(opened, renderer=counted)
+        view = view_in_frame(scene.cameras[3], opened.frame)
+        pictures = Pictures(lambda shown=shown: shown, None)
+        picture = pictures(Request(view, (64, 48)), 1.0, never)
+        assert picture is not None
+        drawn.append(counted.drawn)
+        pixels.append(picture.pixels)
+        assert max(counted.drawn) <= opened.most_rows
+        opened.close()
+    assert len(drawn[0]) == 1
+    assert len(drawn[1]) > 1
+    assert pixels[0].std() > 5
+    np.testing.assert_array_equal(pixels[1], pixels[0])
 
 
 class ShortOfMemory(CpuRenderer):

@@ -26,7 +26,7 @@ from gs_train.data.ranges import FARTHEST_POINT, in_reach
 from gs_train.data.readers.source import PointsOf, Source
 from gs_train.data.readers.transforms_camera import Lens, lens_of, size_of
 from gs_train.data.readers.transforms_file import TransformsFile
-from gs_train.data.readers.transforms_values import text, texts
+from gs_train.data.readers.transforms_values import Level, text, texts
 from gs_train.data.unused import folder_lines, found_line
 from gs_train.errors import InputError
 from gs_train.names import printable
@@ -275,6 +275,11 @@ def _notes(files: Sequence[TransformsFile], used: set[str]) -> Iterator[str]:
                 f"{turned} of {file.path.name} is undone: the scene is trained and exported in the "
                 "world before it"
             )
+        if any(_is_rolling(level) for level in (file.top, *file.frames)):
+            yield (
+                f"rolling_shutter of {file.path.name} is not used: all rows of a photograph count "
+                "as exposed at once"
+            )
     if len(files) > 1:
         yield (
             f"{files[1].path.name} holds out its {len(files[1].frames)} images: --test-every is "
@@ -286,3 +291,9 @@ def _notes(files: Sequence[TransformsFile], used: set[str]) -> Iterator[str]:
     if others:
         taken = " and ".join(file.path.name for file in files)
         yield found_line(others, f"frames are those of {taken}")
+
+
+def _is_rolling(level: Level) -> bool:
+    """Whether the rows of photographs were exposed one after the other."""
+    shutter = level.get("rolling_shutter")
+    return any(shutter) if isinstance(shutter, list) else bool(shutter)

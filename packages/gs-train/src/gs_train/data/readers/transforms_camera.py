@@ -16,6 +16,10 @@ FISHEYE = frozenset({"OPENCV_FISHEYE"})
 RATIONAL = frozenset({"FULL_OPENCV"})
 _SUPPORTED = ", ".join(sorted(PERSPECTIVE | FISHEYE | RATIONAL))
 
+_COEFFICIENTS = tuple(f"ftheta_p{i}" for i in range(5))
+_SWITCHES = ("latlong", "equirectangular", "orthographic")
+"""Lenses of instant-ngp that have keys of their own where others have ``camera_model``."""
+
 
 class Lens(NamedTuple):
     """A camera without an id.
@@ -54,12 +58,28 @@ def lens_of(where: str, frame: Level, top: Level, size: tuple[int, int]) -> Lens
         InputError: there is no focal length, a value is no number, or the lens is of a kind that is
             not supported.
     """
-    fx, fy = _focal_lengths(where, frame, top, size)
     level = ChainMap(dict(frame), dict(top))
+    _check_kind(where, level)
+    fx, fy = _focal_lengths(where, frame, top, size)
     cx, cy = number(where, level, "cx"), number(where, level, "cy")
     centre = size[0] / 2 if cx is None else cx, size[1] / 2 if cy is None else cy
     model, distortion = _distortion(where, level)
     return Lens(model, *size, (fx, fy, *centre, *distortion))
+
+
+def _check_kind(where: str, level: Level) -> None:
+    """Refuse lenses of instant-ngp that would be read as pinholes.
+
+    Raises:
+        InputError: the camera has such a lens.
+    """
+    given = [key for key in _COEFFICIENTS if level.get(key) is not None]  # any may be 0
+    given += [key for key in _SWITCHES if level.get(key)]
+    if given:
+        raise InputError(
+            f"{where}: lens must be that of a camera_model, one of {_SUPPORTED}, got {given[0]}; "
+            "resample the photographs to a pinhole camera first"
+        )
 
 
 def _focal_lengths(
