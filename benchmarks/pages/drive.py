@@ -39,6 +39,7 @@ def survey(name: str, result: Result) -> list[str]:
         "training": f"{axes['steps']} steps of {axes['batch_size']} views, "
         f"{facts['store']['bytes_read'] / 1e9:.1f} GB read, "
         f"{facts['store']['bytes_written'] / 1e9:.1f} GB written since the last resume",
+        "waiting for the drive": "of these, for blocks",
         "snapshots": "of these, that kept training waiting",
         "resume": "after kill -9, to the first step",
         "store check": f"{facts['store_bytes'] / 1e9:.1f} GB",

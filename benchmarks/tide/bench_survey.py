@@ -41,7 +41,8 @@ from watched import Watched, watch
 from gs_train.sizes import parse_bytes
 from harness import Record, add_json_option
 
-PARTS = ("writing points", "making the store", "training", "snapshots", "resume", "store check",
+PARTS = ("writing points", "making the store", "training", "waiting for the drive",
+         "snapshots", "resume", "store check",
          "sweep over all rows", "eval", "export of a part")  # fmt: skip
 
 
@@ -130,6 +131,7 @@ class Survey:
         _check(metrics["psnr"] > least, f"PSNR must exceed {least}, got {metrics['psnr']}")
         self.parts["training"].append(metrics["seconds"])
         store = metrics["store"]
+        self.parts["waiting for the drive"].append(store["blocks_wait_s"])
         self.parts["snapshots"].append(store["snapshot_pause_s"])
         names = ("psnr", "ssim", "renderer", "images_per_second", "n_gaussians",
                  "peak_device_bytes", "peak_device_reserved_bytes")  # fmt: skip

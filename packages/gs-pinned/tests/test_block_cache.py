@@ -4,6 +4,8 @@
 import itertools
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +231,31 @@ def test_a_block_whose_read_has_ended_is_not_late(tmp_path: Path) -> None:
     made.store.read([0])  # by the thread that has read block 2
     made.bring([2])
     assert made.cache.stats.late == 0
+    made.close()
+
+
+def test_seconds_of_waiting_for_the_disk_are_those_of_bring(tmp_path: Path) -> None:
+    """Neither what is in memory counts, nor moves between slots and places."""
+    made = CachedBlocks(tmp_path / "store", 12, 4, 10)
+    n_waits = 0
+
+    @contextmanager
+    def noted() -> Iterator[None]:
+        nonlocal n_waits
+        n_waits += 1
+        yield
+
+    made.cache.waiting = noted
+    for first in (0, 4, 8):
+        made.step(range(first, first + 4))
+    before, n_before = made.cache.stats, n_waits
+    assert before.waited_s > 0
+    assert n_before > 0
+    for first in (0, 4, 8) * 2:
+        made.step(range(first, first + 4))
+    after = made.cache.stats
+    assert after.loaded > before.loaded
+    assert (after.waited_s, n_waits) == (before.waited_s, n_before)
     made.close()
 
 

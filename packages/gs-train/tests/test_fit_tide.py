@@ -329,8 +329,11 @@ def test_what_moved_is_counted(few: Path) -> None:
     assert store["block_rows"] == 32
     for name in ("blocks_missed", "blocks_late", "blocks_evicted", "bytes_read", "bytes_written"):
         assert store[name] > 0, name
+    assert store["blocks_wait_s"] > 0
+    page = (few / "report.html").read_text()
+    assert "<td>blocks wait</td>" in page
     columns, rows = read_log(few / "log.csv", None)
-    assert {"blocks_hit", "bytes_read", "snapshot_pause_s"} <= set(columns)
+    assert {"blocks_hit", "blocks_wait_s", "bytes_read", "snapshot_pause_s"} <= set(columns)
     assert float(rows[-1]["bytes_read"]) > 0
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 
@@ -13,10 +14,14 @@ from PIL import Image
 from tide_runs import assert_same, saved
 from tide_terms import TERMS, with_terms
 
+from gs_train.blocks.stored_rows import StoredRows
 from gs_train.cli import main
+from gs_train.engine.settings import StepSettings
+from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.rows.attributes import NAMES
 from gs_train.runs import figures
 from gs_train.runs.run import Run
+from gs_train.tide.engine import block_engine
 from gs_train.tide.model import StoredModel
 
 pytestmark = pytest.mark.gpu
@@ -110,6 +115,64 @@ def test_the_size_of_memory_changes_no_bit(
 ) -> None:
     ours = _fit(tiny_capture, tmp_path / "few", *FEW)
     assert_same(saved(_fit(tiny_capture, tmp_path / "other", *memory)), saved(ours))
+
+
+def _ground(n_tiles: int, n_rows: int) -> dict[str, torch.Tensor]:
+    """The same square of ground so many times, far from each other along x."""
+    draw = torch.Generator().manual_seed(0)
+    one = torch.rand((n_rows, 3), generator=draw) * torch.tensor([10.0, 10.0, 0.1])
+    n = n_tiles * n_rows
+    return {
+        "means": torch.cat([one + torch.tensor([1024.0 * k, 0.0, 0.0]) for k in range(n_tiles)]),
+        "scales": torch.full((n, 3), -4.0),
+        "quats": torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(n, 1),
+        "opacities": torch.zeros(n),
+        "sh0": torch.zeros((n, 1, 3)),
+        "shN": torch.zeros((n, 3, 3)),
+    }
+
+
+def _peak_of_steps(path: Path, n_tiles: int, n_rows: int) -> int:
+    """The most device memory that training took, all of it on views of the first square."""
+    rates = dict.fromkeys(NAMES, 1e-3)
+    StoredRows.create(
+        path,
+        _ground(n_tiles, n_rows),
+        torch.arange(n_tiles * n_rows, dtype=torch.int32),
+        block_rows=256,
+        betas=(0.9, 0.999),
+        eps=1e-15,
+        ceilings=rates,
+    )
+    K = torch.tensor([[40.0, 0.0, 32.0], [0.0, 40.0, 24.0], [0.0, 0.0, 1.0]])
+    views = []
+    for x in (3.0, 4.0, 5.0, 6.0):
+        pose = torch.diag(torch.tensor([1.0, -1.0, -1.0, 1.0]))  # straight down from a height of 5
+        pose[:3, 3] = torch.tensor([-x, 5.0, 5.0])
+        views.append(View(f"{x}", pose, K, 64, 48).to("cuda"))
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    with StoredRows.open(path, slots=400, host_blocks=128, device="cuda") as rows:
+        engine = block_engine(rows, make_renderer("raster", RenderOptions()))
+        photo = torch.zeros((48, 64, 3), dtype=torch.uint8, device="cuda")
+        for view in views * 2:
+            settings = StepSettings(1, rates, (0.9, 0.999), 1e-15, 0.2)
+            engine.step([(view, photo)], settings, lambda ids, splats: None)
+        engine.finish()
+        assert engine.stats.seen > 8 * n_rows // 20
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+
+def test_device_memory_does_not_grow_with_the_scene(tmp_path: Path) -> None:
+    """With the same slots and views of the same ground: 0.1 bytes a row, which no table of all rows
+    could be."""
+    n_rows = 1 << 17
+    _peak_of_steps(tmp_path / "warm", 1, n_rows)  # what is made once in a process
+    few, many = (_peak_of_steps(tmp_path / f"{k}", k, n_rows) for k in (1, 8))
+    assert abs(many - few) <= 0.1 * 7 * n_rows
 
 
 def test_a_run_goes_on_to_the_same_bits(tiny_capture: Path, tmp_path: Path) -> None:

@@ -135,12 +135,12 @@ def test_another_snapshot_that_is_damaged_is_one_line(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(made, out)
-    older = out / "store" / "snap-0000000001"
+    older = out / "store" / "snap-0000000002"
     older.write_bytes(b"")
     assert main(["inspect", str(out), "--verify"]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if older.name in line]
     assert len(lines) == 1
-    assert lines[0].startswith(f"{out / 'store'}: snapshot 2 was opened, but ")
+    assert lines[0].startswith(f"{out / 'store'}: snapshot 3 was opened, but ")
 
 
 def test_a_check_misses_the_snapshot_of_a_checkpoint(
@@ -148,16 +148,16 @@ def test_a_check_misses_the_snapshot_of_a_checkpoint(
 ) -> None:
     out = tmp_path / "run"
     shutil.copytree(made, out)
-    (out / "store" / "snap-0000000002").rename(out / "store" / "snap-0000000009")
-    shutil.copy(made / "store" / "snap-0000000002", out / "store")
+    (out / "store" / "snap-0000000003").rename(out / "store" / "snap-0000000009")
+    shutil.copy(made / "store" / "snap-0000000003", out / "store")
     assert main(["store", "check", str(out)]) == 2  # one that is not what its name says
     (out / "store" / "snap-0000000009").unlink()
     assert main(["store", "check", str(out)]) == 0
     store = BlockStore.open(out / "store")
     with store:
         store.snapshot(store.state)
-    (out / "store" / "snap-0000000002").unlink(missing_ok=True)
+    (out / "store" / "snap-0000000003").unlink(missing_ok=True)
     assert main(["store", "check", str(out)]) == 2
     line = last_line(capsys)
-    assert f"{out / 'store'} must have snapshot 2, which a checkpoint in " in line
-    assert line.endswith(", and has 3")
+    assert f"{out / 'store'} must have snapshot 3, which a checkpoint in " in line
+    assert line.endswith(", and has 4")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -18,9 +19,11 @@ from tide_runs import FEW, STEPS, assert_same, command, fitted, saved
 
 from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
+from gs_train.errors import InputError
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.trainer import Trainer
 from gs_train.tide.model import StoredModel
+from gs_train.tide.store_folder import identity_of
 
 _EVERY = ("--checkpoint-every", "2")
 
@@ -103,6 +106,42 @@ def test_a_run_that_is_killed_goes_on_to_the_same_bits(
     _assert_goes_on(tiny_capture, out, whole)
 
 
+def test_a_run_that_is_killed_in_its_first_step_keeps_its_store(
+    tiny_capture: Path, tmp_path: Path, whole: Path
+) -> None:
+    """However rarely checkpoints are written: making the store may have taken an hour."""
+    out = tmp_path / "run"
+    assert _kill(command(tiny_capture, out, *FEW), "an update", 1) == -signal.SIGKILL
+    newest = latest_checkpoint(out / "checkpoints")
+    assert newest is not None
+    assert open_checkpoint(newest).step == 0
+    made = identity_of(out / "store")
+    assert main(["eval", str(out), "--renderer", "cpu"]) == 0
+    assert json.loads((out / "metrics.json").read_text())["steps"] == 0
+    _assert_goes_on(tiny_capture, out, whole)
+    assert identity_of(out / "store") == made
+
+
+def test_an_error_in_the_first_step_keeps_the_store(
+    tiny_capture: Path, tmp_path: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the run begins, and when it goes on from there."""
+    out = tmp_path / "run"
+    again = ["fit", str(tiny_capture), "--out", str(out), "--resume"]
+    with monkeypatch.context() as failing:
+        failing.setattr(Trainer, "train_step", _refuses)
+        assert main(command(tiny_capture, out, *FEW)) == 2
+        made = identity_of(out / "store")
+        assert made is not None
+        assert main(again) == 2
+    _assert_goes_on(tiny_capture, out, whole)
+    assert identity_of(out / "store") == made
+
+
+def _refuses(*_: object, **__: object) -> None:
+    raise InputError("a photograph cannot be read")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_a_run_that_is_killed_again_and_again_goes_on_to_the_same_bits(
@@ -139,7 +178,7 @@ def _interrupts(call: Callable[..., Any], at: int) -> Callable[..., Any]:
     ("owner", "name", "at", "step"),
     [
         (Trainer, "train_step", 5, 5),
-        pytest.param(StoredModel, "begin_saving", 1, 2, marks=pytest.mark.long),
+        pytest.param(StoredModel, "begin_saving", 2, 2, marks=pytest.mark.long),
         pytest.param(StoredModel, "foresee", 1, 1, marks=pytest.mark.long),
     ],
 )

@@ -160,7 +160,7 @@ def _foreign(store: Path) -> None:
         (_changed("STORE", 8), "is damaged, or not all of it is there: "),  # its version
         (_changed("STORE", 70), "is damaged, or not all of it is there: "),
         (_every_record, "is damaged, or not all of it is there"),
-        (_changed("snap-*2", 100), "is damaged, or not all of it is there: "),
+        (_changed("snap-*3", 100), "is damaged, or not all of it is there: "),
     ],
 )
 def test_a_store_that_is_damaged_or_another_is_refused(

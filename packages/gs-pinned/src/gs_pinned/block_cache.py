@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -34,7 +36,8 @@ class CacheStats:
 
     Of the blocks that :meth:`BlockCache.bring` was asked for, ``hits`` were in slots and ``late``
     were not in memory. ``loaded`` went from host memory to slots, ``evicted`` the other way.
-    ``read`` and ``written`` count the disk, ``dropped`` blocks left memory.
+    ``read`` and ``written`` count the disk, ``dropped`` blocks left memory. ``waited_s`` are the
+    seconds that `bring` waited for the disk: for blocks that it read, or for room that writes make.
     """
 
     hits: int = 0
@@ -44,6 +47,7 @@ class CacheStats:
     read: int = 0
     written: int = 0
     dropped: int = 0
+    waited_s: float = 0.0
 
 
 class SnapshotTicket:
@@ -90,6 +94,10 @@ class BlockCache:
         host_blocks: places in host memory, at least 2.
         stream: that blocks move on; None for torch's current one, and for arrays on the CPU.
         pinned: as for :class:`Table`.
+
+    Attributes:
+        waiting: makes what is entered while :meth:`bring` waits for the disk, such as a span of a
+            trace; nothing unless the caller sets it.
 
     Raises:
         TypeError, ValueError: arrays that do not fit the planes; a plane of a dtype that no
@@ -138,6 +146,8 @@ class BlockCache:
         self._lock = threading.RLock()
         self._process = os.getpid()
         self._n_calls = 0
+        self._waited_s = 0.0
+        self.waiting: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def n_slots(self) -> int:
@@ -151,7 +161,7 @@ class BlockCache:
 
     @property
     def stats(self) -> CacheStats:
-        return CacheStats(**self._traffic.counts)
+        return CacheStats(**self._traffic.counts, waited_s=self._waited_s)
 
     def counts(self, blocks: Iterable[int]) -> NDArray[np.int64]:
         """(n,) rows of each block."""
@@ -247,7 +257,7 @@ class BlockCache:
                 in_slots = int((states.slot[numbers] != NOBODY).sum())
                 in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
                 while not self._advance(numbers):
-                    if not (traffic.wait() or traffic.write_back(_AT_ONCE)):
+                    if not (self._wait_to_bring() or traffic.write_back(_AT_ONCE)):
                         raise RuntimeError("blocks cannot be brought: nothing makes room")
                     traffic.settle()
                 traffic.write_back()
@@ -376,6 +386,16 @@ class BlockCache:
         if end is not None:
             end()  # while others may call
         return end is not None
+
+    def _wait_to_bring(self) -> bool:
+        """`BlockTraffic.wait`, which counts where it waits for the disk."""
+        if not self._traffic.awaits_drive:
+            return self._traffic.wait()
+        started = time.perf_counter()
+        with self.waiting():
+            has_waited = self._traffic.wait()
+        self._waited_s += time.perf_counter() - started
+        return has_waited
 
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""

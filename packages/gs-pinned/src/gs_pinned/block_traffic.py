@@ -119,6 +119,14 @@ class BlockTraffic:
         if not has_failed:
             self.counts["written" if one.is_write else "read"] += len(blocks)
 
+    @property
+    def awaits_drive(self) -> bool:
+        """Whether `wait` would wait for the drive, and not for moves between slots and places."""
+        if self._under_way:
+            return True
+        is_saving = self.saving is not None and self.saving.has_begun
+        return is_saving and self._n_noted >= self._slots.n_moves
+
     def wait(self) -> bool:
         """Wait for what ends next; False: nothing is under way."""
         end = self.next_end()

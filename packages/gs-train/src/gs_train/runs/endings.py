@@ -7,26 +7,26 @@ from gs_train.machine.out_of_memory import in_short, work_of
 from gs_train.runs.trainer import Trainer
 
 
-def how_to_go_on(trainer: Trainer, saved_step: int) -> str:
-    """After an error that says nothing of memory; ``saved_step`` is 0 without a checkpoint."""
+def how_to_go_on(trainer: Trainer, saved_step: int | None) -> str:
+    """After an error that says nothing of memory; ``saved_step`` is None without a checkpoint."""
     remedy = "there is no checkpoint yet (--checkpoint-every)"
-    if saved_step:
+    if saved_step is not None:
         remedy = f"go on from the checkpoint of step {saved_step} with --resume"
     return f"training ended after step {trainer.step}; {remedy}"
 
 
 def out_of_memory(
-    what: str, error: BaseException, trainer: Trainer, n_rows: int, saved_step: int
+    what: str, error: BaseException, trainer: Trainer, n_rows: int, saved_step: int | None
 ) -> str:
     """The line of a run without memory, and what to give instead.
 
     Args:
         what: memory, ``device`` or ``host``.
         n_rows: before the step that ended so, perhaps in the middle of a refinement.
-        saved_step: of the last checkpoint, 0 without one.
+        saved_step: of the last checkpoint, None without one.
     """
     remedy = f"more memory (a larger --{what}-memory) or another --offload"
-    if saved_step:  # whose --cap stays
+    if saved_step is not None:  # whose --cap stays
         remedy = f"go on from the checkpoint of step {saved_step} with --resume and {remedy}"
     else:
         again = "there is no checkpoint yet (--checkpoint-every), so start again with"

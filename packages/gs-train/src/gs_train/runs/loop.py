@@ -77,9 +77,10 @@ def train(
 
     Raises:
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
-            there are none, nothing of the run is left. Or memory runs out: the step that failed
-            may be half done, so that only what had been saved is left. Or no Gaussian is left, or
-            a whole epoch saw none: again only what had been saved is left.
+            there are none, nothing of the run is left but a store that has been made. Or memory
+            runs out: the step that failed may be half done, so that only what had been saved is
+            left. Or no Gaussian is left, or a whole epoch saw none: again only what had been saved
+            is left.
         OSError: something cannot be read or written between two steps (a terminal is gone). Steps
             done are saved.
         Interrupted, StopTraining: after a checkpoint was written.
@@ -98,6 +99,7 @@ def train(
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.n_rows
     try:
+        saver.save_store()
         with (
             _log(folder, first_step, world) as log,
             opened(trainer, scene.capture, folder, photographs, order, world) as photos,
@@ -174,13 +176,13 @@ def train(
             raise
         # Nothing can go on from no rows, or from rows that no view sees.
         has_rows = trainer.n_rows > 0 and not isinstance(error, BlindEpochError)
-        if trainer.step == 0 or not (has_rows or saver.saved_step):
+        if saver.saved_step is None and (trainer.step == 0 or not has_rows):
             by_first(world, folder.discard)
         elif isinstance(error, StoreTroubleError):
             saver.settle(waits=True)  # what ended a snapshot says more
         else:
             saver.settle_quietly()
-            if has_rows and trainer.is_whole and trainer.step > saver.saved_step:
+            if has_rows and trainer.is_whole and trainer.step > (saver.saved_step or 0):
                 saver.save()
         raise
     except Interrupted:
@@ -188,14 +190,14 @@ def train(
     except Exception as error:
         saver.settle_quietly()
         is_alone = world.size == 1
-        is_unsaved = trainer.is_whole and trainer.step > saver.saved_step
+        is_unsaved = trainer.is_whole and trainer.step > (saver.saved_step or 0)
         if isinstance(error, OSError) and is_unsaved and is_alone:
             saver.save()
         what = memory_that_ran_out(error)
         if what is None:
             error.add_note(how_to_go_on(trainer, saver.saved_step))
             raise
-        if not saver.saved_step and is_alone:
+        if saver.saved_step is None and is_alone:
             folder.discard()
         raise InputError(out_of_memory(what, error, trainer, n_rows, saver.saved_step)) from error
     return saver.spent

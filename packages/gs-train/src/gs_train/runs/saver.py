@@ -49,6 +49,7 @@ class Saver:
 
     Attributes:
         spent: until the last checkpoint.
+        saved_step: of the last checkpoint; None: the run has none.
         pace: of the steps.
         peaks: of device memory.
     """
@@ -75,7 +76,8 @@ class Saver:
         self._photographs = photographs
         self._given = parts.given
         self._world = world
-        self._first_step = self.saved_step = trainer.step
+        self._first_step = trainer.step
+        self.saved_step: int | None = trainer.step if trainer.config.resume else None
         self._started = time.perf_counter()
         self.spent = before
         self._coming: _Coming | None = None
@@ -95,6 +97,12 @@ class Saver:
         seconds = time.perf_counter() - started
         self._started += seconds
         self.pace.leave_out(seconds)
+
+    def save_store(self) -> None:
+        """Write the checkpoint of a store that has just been made: making it may have taken longer
+        than many steps, so that a run that dies in its first steps goes on from it."""
+        if self.saved_step is None and self._choice.blocks is not None:
+            self.save()
 
     def save(self, *, is_last: bool = False, waits: bool = True) -> None:
         """Write a checkpoint; after the last step also what training took is gathered.

@@ -15,8 +15,10 @@ LEAST_SLOTS, LEAST_PLACES = 1, 2
 _LOOKS_BYTES = 2 << 30
 """Of slots, and of places, where nothing is trained."""
 
-OF_A_BLOCK = 200
-"""Bytes of host memory for each block, wherever the block is: box, index, states and hints."""
+OF_A_BLOCK = 700
+"""Bytes of host memory for each block, wherever the block is: box, index, states and hints, and
+copies of these while a store is opened or saved. The larger of two slopes that
+`benchmarks/tide/bench_limits.py` measures: 494 with blocks of 64 rows, 683 with blocks of 1,024."""
 
 
 def stored_row_bytes(sh_degree: int) -> int:

@@ -24,6 +24,9 @@ MOST_LISTED = 1 << 20
 """Rows times views of a batch on CUDA that lists all rows of its blocks: to pass over those that no
 view sees takes less than to wait for their number."""
 
+WAIT = "wait for blocks"
+"""The span of a wait for the drive."""
+
 
 def block_engine(
     rows: StoredRows,
@@ -57,7 +60,8 @@ def block_engine(
     if passes is not None:
         placements.append(passes)
     # No caller changes the number of these rows, which is all that a model has more.
-    model = cast(Model, StoredModel(rows, placements, counts, named=named))
+    model = cast(Model, StoredModel(rows, placements, counts, named=named, trace=tools.trace))
+    rows.cache.waiting = lambda: tools.trace.host(WAIT)
     planning = Planning(
         BlockLookahead(rows, renderer),
         lambda costs: BlockPlanner(rows, renderer, whole, passes, room, most_listed, costs),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from gs_pinned import BlockStore, SnapshotTicket
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.stored_rows import StoredRows
+from gs_train.engine.trace import Trace
 from gs_train.renderers import Renderer, View
 from gs_train.rows.attributes import SH_DEGREES
 from gs_train.rows.keys import RowKeys
@@ -56,10 +57,13 @@ class SeenRows:
 class SavingSnapshot:
     """A `SavingRows` by a snapshot of the store."""
 
-    def __init__(self, ticket: SnapshotTicket, saved: SavedStore, store: BlockStore) -> None:
+    def __init__(
+        self, ticket: SnapshotTicket, saved: SavedStore, store: BlockStore, trace: Trace | None
+    ) -> None:
         self._ticket = ticket
         self._saved = saved
         self._store = store
+        self._trace = trace
 
     @property
     def is_done(self) -> bool:
@@ -68,9 +72,13 @@ class SavingSnapshot:
 
     def wait(self) -> dict[str, Any]:
         """See `SavingRows.wait`."""
-        with store_trouble(self._store.path):
+        with _span(self._trace), store_trouble(self._store.path):
             number = self._ticket.wait()
         return {"store": replace(self._saved, snapshot=number).to_plain()}
+
+
+def _span(trace: Trace | None) -> AbstractContextManager[None]:
+    return nullcontext() if trace is None else trace.host("snapshot")
 
 
 class StoredModel:
@@ -83,6 +91,7 @@ class StoredModel:
         placements: of the engine that trains the rows; none: nothing does.
         counts: of the engine's batches.
         named: the folder as checkpoints name it; None: within the folder of the run.
+        trace: of the engine; None: nothing trains the rows.
 
     Attributes:
         before_replacing: never called.
@@ -98,8 +107,10 @@ class StoredModel:
         counts: BlockCounts | None = None,
         *,
         named: str | None = None,
+        trace: Trace | None = None,
     ) -> None:
         self.rows = rows
+        self._trace = trace
         self._store = rows.store
         sh_degree = SH_DEGREES[rows.appearance_width // 3 - 1]
         identity = identity_of(self._store.path) or ""
@@ -191,14 +202,14 @@ class StoredModel:
     def begin_saving(self, kept: Collection[int]) -> SavingSnapshot:
         """See `TrainedRows.begin_saving`; ``kept`` are numbers of snapshots."""
         start = time.perf_counter()
-        for placement in self._placements:
-            placement.finish()
-        with self.trouble():
+        with _span(self._trace), self.trouble():
+            for placement in self._placements:
+                placement.finish()
             least = min(kept, default=None)
             n = 0 if least is None else sum(s >= least for s in self._store.snapshots)
             ticket = self.rows.snapshot_async(keep=n + 1)
         self._pauses.append(time.perf_counter() - start)
-        return SavingSnapshot(ticket, self._saved, self._store)
+        return SavingSnapshot(ticket, self._saved, self._store, self._trace)
 
     def traffic(self) -> dict[str, float]:
         """See `TrainedRows.traffic`.
@@ -206,8 +217,8 @@ class StoredModel:
         Returns:
             Blocks that were in slots when they were wanted (``hit``), that came from host memory
             (``missed``), that were on the drive alone when they were wanted (``late``), and that
-            went back to host memory (``evicted``); bytes of the drive; seconds that snapshots kept
-            training waiting.
+            went back to host memory (``evicted``); seconds that training waited for blocks of the
+            drive; bytes of the drive; seconds that snapshots kept training waiting.
         """
         cache, store = self.rows.cache.stats, self._store.stats
         return {
@@ -215,6 +226,7 @@ class StoredModel:
             "blocks_missed": cache.loaded,
             "blocks_late": cache.late,
             "blocks_evicted": cache.evicted,
+            "blocks_wait_s": cache.waited_s,
             "bytes_read": store.bytes_read,
             "bytes_written": store.bytes_written,
             "snapshot_pause_s": sum(self._pauses),

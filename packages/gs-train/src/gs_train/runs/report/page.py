@@ -70,6 +70,7 @@ def write_report(
         _section("Worst test images", _pictures(worst, config)),
         _section("Test images, the worst first", _scores(metrics["images"])),
         _section("Memory and rate", _foretold(metrics)),
+        _section("Store on the drive", _table(_of_store(metrics))),
         _section("Settings", _settings(config)),
         _section("Versions", _table(metrics["versions"].items())),
         "</body></html>\n",
@@ -176,6 +177,16 @@ def _foretold(metrics: Mapping[str, Any]) -> str:
     return f"<table><tr>{titles}</tr>{''.join(rows)}</table>"
 
 
+def _of_store(metrics: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """What moved between the drive and memory; nothing where no rows are on a drive."""
+    for name, value in metrics.get("store", {}).items():
+        if "bytes" in name:
+            shown = format_bytes(value)
+        else:
+            shown = f"{value:,.3f} s" if name.endswith("_s") else f"{value:,}"
+        yield name.removesuffix("_bytes").removesuffix("_s").replace("_", " "), shown
+
+
 def _settings(config: FitConfig) -> str:
     """All options; those that are no defaults in bold."""
     defaults = dict(_flat(to_plain(FitConfig(data=config.data, out=config.out))))
@@ -199,7 +210,7 @@ def _flat(plain: Mapping[str, Any], within: str = "") -> Iterable[tuple[str, Any
 
 def _table(rows: Iterable[tuple[str, Any]]) -> str:
     lines = [f"<tr><td>{_text(name)}</td><td>{_text(value)}</td></tr>" for name, value in rows]
-    return f"<table>{''.join(lines)}</table>"
+    return f"<table>{''.join(lines)}</table>" if lines else ""
 
 
 def _number(value: Any, decimals: int) -> str:

@@ -12,13 +12,11 @@ from gs_train.rows.attributes import GEOMETRY_WIDTH
 from gs_train.sizing.forecasts.batches import FLOAT, PLACE, add_batch
 from gs_train.sizing.memory import Need, Room
 from gs_train.sizing.workload import Workload
+from gs_train.tide.block_room import OF_A_BLOCK
 
 PAGE = 4096
 _HEADER, _ALIGNED = 512, 64  # of a record, and where its planes begin
 _ROW = 8 + 8 + 1 + 4 + 4  # bytes of a row of a batch: places, rows, marks, key, id
-_BLOCK_STATES = 59  # bytes of a block: where it is, its uses, and what is under way
-_BLOCK_BOX = 48
-_BLOCK_INDEX = 32
 _FIT = 2 * 72 + 24  # bytes of a block that is fitted: ends on both sides, and where it lies
 _STEP = 48 + 6 * 64  # bytes of a step that bounds and sleeping rows read, in both memories
 
@@ -108,7 +106,7 @@ def block_need(
     need.device["rows of batches"] = (values + _ROW + words) * listed
     need.device["bounds"] = 2 * _STEP * n_steps + _FIT * -(-listed // block)
     need.pinned["places"] = places * block * row_bytes(work)
-    need.pageable["blocks"] = (_BLOCK_STATES + _BLOCK_BOX + _BLOCK_INDEX) * n
+    need.pageable["blocks"] = OF_A_BLOCK * n
     need.pageable["steps"] = 2 * _STEP * n_steps
     of_batch = replace(work, n_rows=max(1, listed), statistics_bytes=0)
     view = listed_rows(work, work.most.largest, block)
