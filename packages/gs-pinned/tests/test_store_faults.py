@@ -11,6 +11,8 @@ import pytest
 
 from gs_pinned import BlockStore, Plane, StoreReadOnlyError
 
+from .repeated_columns import repeated
+
 PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40)]
 BLOCK_ROWS = 32
 BLOCKS = 4
@@ -19,8 +21,21 @@ Rows = dict[str, np.ndarray[Any, Any]]
 
 
 def rows_of(seed: int) -> Rows:
+    """Columns of even seeds repeat themselves."""
     values = np.random.default_rng(seed).standard_normal((BLOCKS * BLOCK_ROWS, 42), dtype="f4")
-    return {"head": values[:, :2].copy(), "tail": values[:, 2:].copy()}
+    head, tail = values[:, :2].copy(), values[:, 2:].copy()
+    return {"head": head, "tail": tail if seed % 2 else repeated(tail, seed)}
+
+
+def test_records_of_these_rows_have_two_sizes(tmp_path: Path) -> None:
+    """Else the tests below would have rows that are stored as they are alone."""
+    sizes = []
+    for seed in (1, 2):
+        path = tmp_path / f"{seed}"
+        with BlockStore.create(path, PLANES, block_rows=BLOCK_ROWS) as store:
+            store.write(range(BLOCKS), rows_of(seed))
+            sizes.append(store.stats.live_bytes)
+    assert sizes[0] > sizes[1]
 
 
 def same(store: BlockStore, seed: int) -> bool:

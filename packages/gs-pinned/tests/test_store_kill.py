@@ -9,9 +9,12 @@ import pytest
 # The writer, a fork that kills itself at a random call while its other threads go on, tells of
 # each snapshot through a pipe, before and after. Every run goes on where the last one ended.
 SCRIPT = """
-import os, random, signal
+import os, random, signal, sys
 import numpy as np
 from gs_pinned import BlockStore, Plane
+
+sys.path.insert(0, {tests!r})
+from repeated_columns import repeated
 
 PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40)]
 ROWS, BLOCKS = 32, 12
@@ -21,7 +24,9 @@ choice = random.Random(seed)
 
 def rows_of(number, block):
     values = np.random.default_rng((number, block)).standard_normal((ROWS, 42), dtype="f4")
-    return {{"head": values[:, :2].copy(), "tail": values[:, 2:].copy()}}
+    head, tail = values[:, :2].copy(), values[:, 2:].copy()
+    # Half of the records have columns that take no room, in their place others were and will be.
+    return {{"head": head, "tail": repeated(tail, number) if (number + block) % 2 else tail}}
 
 
 def joined(number, blocks):
@@ -91,7 +96,8 @@ print(moved)
 
 
 def kill(run_script: Callable[..., str], path: Path, kills: int, seed: int) -> None:
-    out = run_script(SCRIPT.format(path=str(path / "store"), kills=kills, seed=seed))
+    tests = str(Path(__file__).parent)
+    out = run_script(SCRIPT.format(path=str(path / "store"), kills=kills, seed=seed, tests=tests))
     assert int(out) > kills // 4
 
 

@@ -20,6 +20,8 @@ import pytest
 
 from gs_pinned import BlockStore, Plane, StoreCorruptError
 
+from .repeated_columns import repeated
+
 SECTOR = 512
 PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40)]
 BLOCK_ROWS = 32
@@ -61,8 +63,10 @@ class Recorded:
 
 
 def rows_of(seed: int, n: int) -> Rows:
+    """Columns of odd seeds repeat themselves, so that records have two sizes."""
     values = np.random.default_rng(seed).standard_normal((n, 42), dtype="f4")
-    return {"head": values[:, :2].copy(), "tail": values[:, 2:].copy()}
+    head, tail = values[:, :2].copy(), values[:, 2:].copy()
+    return {"head": head, "tail": repeated(tail, seed) if seed % 2 else tail}
 
 
 def content_of(store: BlockStore) -> dict[int, bytes]:

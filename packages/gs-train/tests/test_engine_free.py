@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from photographed import (
 )
 from scipy.spatial import cKDTree
 from scripted import small_rings
+from stored_training import by_key, room_for, stored_trainer
 from street import drive
 from torch import Tensor
 
@@ -34,6 +36,7 @@ from gs_train.options.presets import PRESETS
 from gs_train.options.schedule import LearningRates
 from gs_train.rows.attributes import NAMES
 from gs_train.runs.trainer import Trainer
+from gs_train.tide.model import StoredModel
 
 STEPS = 100
 MIDDLE, END = 30, 45
@@ -158,6 +161,16 @@ def _apart(
     return apart
 
 
+def _nudged(rows: dict[str, Tensor], seed: int) -> dict[str, Tensor]:
+    """Every number a unit in the last place up or down, or as it is."""
+    chance = torch.Generator().manual_seed(seed)
+    nudged = {}
+    for name, values in rows.items():
+        ways = torch.randint(-1, 2, values.shape, generator=chance) * torch.inf
+        nudged[name] = torch.where(ways.isnan(), values, torch.nextafter(values, ways))
+    return nudged
+
+
 @pytest.fixture(autouse=True)
 def _small_rings(monkeypatch: pytest.MonkeyPatch) -> None:
     small_rings(monkeypatch)
@@ -218,6 +231,62 @@ def test_free_runs_differ_by_rounding_until_they_refine_and_end_alike(
             assert nearest <= _ENDS_WITHIN, f"{name}: {ends}, none {reached}, {free.nudged_ends}"
         n_more = abs(len(ours["means"]) - len(none["means"]))
         assert n_more <= _ENDS_WITHIN / 100 * len(none["means"]), name
+
+
+@pytest.mark.parametrize(
+    ("scene", "batch_size", "n_steps"),
+    [
+        ("street", 1, EARLY),
+        *(
+            pytest.param(scene, batch_size, STEPS, marks=[*marks, pytest.mark.long])
+            for scene, marks in (("street", ()), ("fox", (NEEDS_FOX,)))
+            for batch_size in (1, 2, 4)
+        ),
+    ],
+)
+@one_threaded
+def test_a_free_run_on_a_drive_is_as_near_to_none_as_rounding_leaves_it(
+    tmp_path: Path, scene: str, batch_size: int, n_steps: int
+) -> None:
+    """The rows do not change in number, so that each is compared with itself, in Adam's steps.
+
+    A row that sleeps rounds once where `none` rounds in every step. How far rounding takes a run
+    is asked of runs of `none` whose first numbers differ by a unit in the last place.
+    """
+    free = Free(scene, "fixed", batch_size, "cpu")
+    steps = free.steps[:n_steps]
+
+    def none(rows: dict[str, Tensor]) -> dict[str, Tensor]:
+        trainer = Trainer(free.config, rows, **free.options("none"))
+        train(trainer, steps, scene=free.taken)
+        return rows_of(trainer)
+
+    expected = none(free.taken.rows)
+    spread = dict.fromkeys(NAMES, 0.0)
+    for seed in range(4 if n_steps == STEPS else 2):
+        apart = _same_rows_apart(none(_nudged(free.taken.rows, seed)), expected, free.config.lr)
+        spread = {name: max(spread[name], apart[name]) for name in NAMES}
+    room = room_for(len(free.taken.rows["means"]), slots=8)
+    trainer = stored_trainer(free.config, free.taken, tmp_path / "store", room)
+    train(trainer, steps, scene=free.taken)
+    trainer.backend.finish()
+    assert isinstance(trainer.model, StoredModel)
+    assert trainer.model.rows.cache.stats.read > 0
+    ours = by_key(trainer.model.rows)
+    trainer.close()
+    apart = _same_rows_apart(ours, expected, free.config.lr)
+    assert all(apart[name] <= 3 * spread[name] for name in NAMES), f"{apart}, of none {spread}"
+
+
+def _same_rows_apart(
+    ours: dict[str, Tensor], theirs: dict[str, Tensor], rates: LearningRates
+) -> dict[str, float]:
+    """In Adam's steps, the 99.9 % quantile by attribute."""
+    return {
+        name: float((ours[name] - theirs[name]).abs().flatten().quantile(0.999))
+        / getattr(rates, name)
+        for name in NAMES
+    }
 
 
 @pytest.mark.parametrize("scene", TWO)

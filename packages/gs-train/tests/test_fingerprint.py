@@ -103,11 +103,13 @@ def test_other_points_are_told(what: str, tmp_path: Path) -> None:
     assert changes(saved, loaded(folder)) == Changes(has_other_points=True)
 
 
+@pytest.mark.parametrize("offload", ["none", "tide"])
 def test_resume_and_eval_name_a_changed_photograph(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], offload: str
 ) -> None:
     folder, out = captured(tmp_path), tmp_path / "run"
-    command = ["fit", str(folder), "--out", str(out), "--renderer", "cpu"]
+    command = ["fit", str(folder), "--out", str(out), "--renderer", "cpu", "--offload", offload]
+    command += ["--strategy", "fixed"] if offload == "tide" else []
     assert main([*command, "--steps", "8"]) == 0
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
 from gs_train.errors import CommonError
 from gs_train.machine.interrupt import StopRequest
+from gs_train.renderers import Renderer
 from gs_train.rows.attributes import NAMES
-from gs_train.rows.shown import RowsAtHand
+from gs_train.rows.shown import RowsAtHand, ViewsOf
 from gs_train.rows.view_parts import view_parts
 from gs_train.rows.visible import render_view
 from gs_train.runs import stored_engine
@@ -31,6 +32,7 @@ from gs_train.runs.logs import read_log
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.run import Run
 from gs_train.runs.shared_run import SharedRun
+from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import view_in_frame
 from gs_train.tide.model import SavingSnapshot, StoredModel
 from gs_train.tide.passes import BlockPasses
@@ -150,10 +152,36 @@ def test_the_size_of_memory_and_of_blocks_changes_no_bit(
     assert_same(saved(fitted(tiny_capture, tmp_path / "run", *memory)), saved(few))
 
 
+def _backwards(self: StoredModel, views_of: ViewsOf, renderer: Renderer) -> None:
+    """What `StoredModel.foresee` is told of the views of all steps, in the opposite order."""
+    foresee(self, lambda step: views_of(STEPS - 1 - step) if step < STEPS else (), renderer)
+
+
+foresee = StoredModel.foresee
+
+
+@pytest.mark.parametrize("told", [RowsAtHand.foresee, _backwards], ids=["nothing", "wrong"])
 def test_hints_change_no_bit(
+    tiny_capture: Path,
+    tmp_path: Path,
+    few: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    told: Callable[..., None],
+) -> None:
+    monkeypatch.setattr(StoredModel, "foresee", told)
+    assert_same(saved(fitted(tiny_capture, tmp_path / "run", *FEW)), saved(few))
+
+
+def test_a_wrong_next_batch_changes_no_bit(
     tiny_capture: Path, tmp_path: Path, few: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StoredModel, "foresee", RowsAtHand.foresee)
+    step_once = Trainer.train_step
+
+    def misled(self: Trainer, batch: Any, upcoming: Any, **options: Any) -> StepResult:
+        again = [[view for view, _ in batch]]
+        return step_once(self, batch, again, **options)
+
+    monkeypatch.setattr(Trainer, "train_step", misled)
     assert_same(saved(fitted(tiny_capture, tmp_path / "run", *FEW)), saved(few))
 
 

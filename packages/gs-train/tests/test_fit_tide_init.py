@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tide_runs import FEW, fitted
+from tide_runs import FEW, assert_same, fitted, saved
 from transforms_files import write_points
 
 from gs_train import Fitted
@@ -48,6 +49,21 @@ def test_the_first_step_is_that_of_a_start_in_memory(
         assert torch.equal(ours, values), name
     assert set(NAMES) <= set(rows[0])
     assert not place_of_making(out / "store").exists()
+
+
+def test_large_blocks_that_leave_memory_change_no_bit(tiny_capture: Path, tmp_path: Path) -> None:
+    """More rows than other runs here have: blocks of 1,024 are more than there is memory for."""
+    chance, n_rows, path = np.random.default_rng(5), 4166, tmp_path / "points.ply"
+    points = chance.normal(0.0, 0.6, (n_rows, 3)).astype(np.float32)
+    write_points(path, points, chance.integers(0, 256, (n_rows, 3)).astype(np.uint8))
+    options = ("--init", str(path), "--cap", str(n_rows))
+    small = ("--block-rows", "1024", "--tide.slots", "1", "--tide.arena", "600kB")
+    ours = fitted(tiny_capture, tmp_path / "evicts", *options, *small)
+    theirs = fitted(tiny_capture, tmp_path / "whole", *options, "--block-rows", "64")
+    assert_same(saved(ours), saved(theirs))
+    moved = json.loads((ours / "metrics.json").read_text())["store"]
+    assert moved["blocks_evicted"] > 0
+    assert moved["bytes_read"] > 0
 
 
 def test_a_cloud_that_cannot_be_used_leaves_no_run(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from made_clouds import hills, write_cloud
+from transforms_files import write_points
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
@@ -21,6 +22,7 @@ from gs_train.renderers import View
 from gs_train.runs.run import Run
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_extent import view_extent, with_means_extent
+from gs_train.tide.model import StoredModel
 
 HEIGHT = 5.0
 
@@ -169,6 +171,45 @@ def test_the_first_step_moves_means_by_a_multiple_of_it(tiny_capture: Path, tmp_
     frame = run.frame
     assert moved["view"] == pytest.approx(frame.means_extent, rel=0.01)
     assert moved["cameras"] == pytest.approx(frame.extent, rel=0.01)
+
+
+def means_of(out: Path) -> torch.Tensor:
+    """Of a finished run of any preset, in the order of keys."""
+    run = Run.open(out)
+    _, model = run.read(torch.device("cpu"))
+    try:
+        if isinstance(model, StoredModel):
+            keys, rows = zip(*model.rows.pieces(), strict=True)
+            return torch.cat([part["means"] for part in rows])[torch.cat(keys).argsort()]
+        return model.read("means")[model.keys.values.argsort()]
+    finally:
+        model.close()
+
+
+@pytest.mark.parametrize("choice", ["cameras", "view"])
+def test_presets_move_the_points_of_a_cloud_alike(
+    tiny_capture: Path, tmp_path: Path, choice: str
+) -> None:
+    """Also where the cloud goes into a store piece by piece."""
+    points = np.random.default_rng(2).normal(0.0, 0.6, (280, 3)).astype(np.float32)
+    cloud = tmp_path / "cloud.ply"
+    write_points(cloud, points, np.zeros((280, 3), np.uint8))
+    means, extents = {}, {}
+    for preset in ("none", "best", "tide"):
+        for extent in (choice, "unmoved"):
+            out = tmp_path / f"{preset}-{extent}"
+            more = ["--lr.means", "0"] if extent == "unmoved" else ["--means-extent", extent]
+            more += ["--strategy", "fixed", "--offload", preset, "--init", str(cloud)]
+            assert fit(tiny_capture, out, "--steps", "1", *more) == 0
+            means[preset, extent] = means_of(out)
+        run = Run.open(tmp_path / f"{preset}-{choice}")
+        moved = (means[preset, choice] - means[preset, "unmoved"]).abs().max()
+        of = run.frame.means_extent if choice == "view" else run.frame.extent
+        assert float(moved) / run.config.lr.means == pytest.approx(of, rel=0.01), preset
+        extents[preset] = of
+    assert len(set(extents.values())) == 1
+    for preset in ("best", "tide"):
+        assert torch.equal(means[preset, choice], means["none", choice]), preset
 
 
 def test_checkpoints_of_earlier_versions_have_the_cameras() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -47,14 +48,30 @@ def gradients_of(keys: Tensor, step: int) -> dict[str, Tensor]:
     return dict(zip(NAMES, values.split(list(WIDTHS.values()), 1), strict=True))
 
 
-def rates_of(step: int) -> dict[str, float]:
-    return {name: rate * 0.97**step for name, rate in RATES.items()}
+Factor = Callable[[int], float]
+"""Of the rates, by step."""
+
+
+def decaying(step: int) -> float:
+    return 0.97**step
+
+
+FACTORS: dict[str, Factor] = {
+    "decaying": decaying,
+    "constant": lambda step: 1.0,
+    "warm restarts": lambda step: 0.85 ** (step % 9),
+}
+
+
+def rates_of(step: int, factor: Factor = decaying) -> dict[str, float]:
+    return {name: rate * factor(step) for name, rate in RATES.items()}
 
 
 class AllRows:
     """All rows in the order of keys: deferred Adam, and torch's dense Adam beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, factor: Factor = decaying) -> None:
+        self._factor = factor
         self.rows, self.keys = scene()
         values = [self.rows[name].reshape(N_ROWS, -1) for name in NAMES]
 
@@ -76,7 +93,7 @@ class AllRows:
         gradients = gradients_of(self.keys[ids], step)
         for optimizer in (self.deferred, self.dense):
             for group, name in zip(optimizer.param_groups, NAMES, strict=True):
-                group["lr"] = rates_of(step)[name]
+                group["lr"] = rates_of(step, self._factor)[name]
         self.deferred.step(ids, [gradients[name].contiguous() for name in NAMES])
         for group, name in zip(self.dense.param_groups, NAMES, strict=True):
             (param,) = group["params"]
@@ -147,22 +164,28 @@ def assert_within_boxes(stored: StoredRows, block: np.ndarray, now: Rows) -> Non
 
 
 @pytest.mark.parametrize(
-    ("block_rows", "slots", "host_blocks", "n_steps"),
+    ("block_rows", "slots", "host_blocks", "n_steps", "rates"),
     [
-        pytest.param(32, 16, 6, 40, id="on disk"),
-        pytest.param(32, 16, 40, 40, id="in host memory"),
-        pytest.param(75, 16, 2, 40, id="in slots"),
-        pytest.param(32, 1, 2, 12, id="one slot"),
-        pytest.param(32, 14, 4, 200, id="on disk, long", marks=pytest.mark.long),
-        pytest.param(32, 3, 4, 200, id="in turns", marks=pytest.mark.long),
-        pytest.param(16, 24, 7, 200, id="small blocks", marks=pytest.mark.long),
-        pytest.param(1024, 2, 2, 200, id="large blocks", marks=pytest.mark.long),
+        pytest.param(32, 16, 6, 40, "decaying", id="on disk"),
+        pytest.param(32, 16, 40, 40, "decaying", id="in host memory"),
+        pytest.param(75, 16, 2, 40, "decaying", id="in slots"),
+        pytest.param(32, 1, 2, 12, "decaying", id="one slot"),
+        pytest.param(32, 14, 4, 200, "decaying", id="on disk, long", marks=pytest.mark.long),
+        pytest.param(32, 3, 4, 200, "decaying", id="in turns", marks=pytest.mark.long),
+        pytest.param(16, 24, 7, 200, "decaying", id="small blocks", marks=pytest.mark.long),
+        pytest.param(1024, 2, 2, 200, "decaying", id="large blocks", marks=pytest.mark.long),
+        *(
+            pytest.param(32, slots, 4, n_steps, rates, id=f"{slots} slots, {rates}", marks=marks)
+            for rates in ("constant", "warm restarts")
+            for slots, n_steps, marks in ((16, 20, ()), (14, 200, pytest.mark.long))
+        ),
     ],
 )
 def test_rows_are_those_that_train_in_one_place(
-    tmp_path: Path, block_rows: int, slots: int, host_blocks: int, n_steps: int
+    tmp_path: Path, block_rows: int, slots: int, host_blocks: int, n_steps: int, rates: str
 ) -> None:
-    alone, views = AllRows(), street_views()
+    factor = FACTORS[rates]
+    alone, views = AllRows(factor), street_views()
     create(tmp_path / "s", block_rows)
     block = block_of_rows(tmp_path / "s")
     batches = [[views[i] for i in batch] for batch in drive(n_steps, BATCH)]
@@ -174,8 +197,8 @@ def test_rows_are_those_that_train_in_one_place(
         look = stored.look_within(batch, alone.renderer, None, most_listed=most_listed)
         assert look is not None
         if step + 1 < n_steps and chance.random() < 0.7:
-            rates = chance.choice([None, rates_of(step)])
-            stored.expect(batches[step + 1], alone.renderer, rates)
+            known = chance.choice([None, rates_of(step, factor)])
+            stored.expect(batches[step + 1], alone.renderer, known)
         n_marked += look.marks is not None
         seen = torch.ones(len(look.keys), dtype=torch.bool) if look.marks is None else look.marks
         # No row is missed, none is listed in vain, and all are up to date.
@@ -188,7 +211,9 @@ def test_rows_are_those_that_train_in_one_place(
         gradients = gradients_of(look.keys, step)
         for gradient in gradients.values():
             gradient[~seen] = torch.nan  # of rows that take no step
-        stored.update(look, gradients, rates_of(step))
+        later = max(factor(s) for s in range(step, n_steps)) / factor(step)
+        stated = chance.choice([1.0, later * (1 + 1e-12)])  # what a rise finds unsaid costs reach
+        stored.update(look, gradients, rates_of(step, factor), stated)
         assert_within_boxes(stored, block, alone.present())
         if chance.random() < 0.1:
             stored.snapshot_async()

@@ -27,6 +27,9 @@ from gs_train.tide.store_folder import identity_of
 
 _EVERY = ("--checkpoint-every", "2")
 
+ONE = ("--block-rows", "64", "--tide.slots", "1", "--tide.arena", "64kB")
+"""Blocks of twice as many rows as `FEW` has, of which one is on the device."""
+
 _KILLED = """
 import os, signal, sys, torch
 {imports}
@@ -81,6 +84,7 @@ def whole(_one_thread: None, tiny_capture: Path, tmp_path_factory: pytest.TempPa
 
 
 def _assert_goes_on(capture: Path, out: Path, whole: Path) -> None:
+    """With the memory that the run began with."""
     assert main(["fit", str(capture), "--out", str(out), "--resume"]) == 0
     assert_same(saved(out), saved(whole))
     named = named_snapshots(out / "checkpoints")
@@ -90,19 +94,25 @@ def _assert_goes_on(capture: Path, out: Path, whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("moment", "at"),
+    ("moment", "at", "memory"),
     [
-        ("a checkpoint", 2),
-        pytest.param("a snapshot", 3, marks=pytest.mark.long),
-        pytest.param("an update", 5, marks=pytest.mark.long),
-        pytest.param("the end", 1, marks=pytest.mark.long),
+        ("a checkpoint", 2, FEW),
+        pytest.param("a snapshot", 3, FEW, marks=pytest.mark.long),
+        pytest.param("an update", 5, FEW, marks=pytest.mark.long),
+        pytest.param("the end", 1, FEW, marks=pytest.mark.long),
+        ("an update", 4, ONE),
+        *(
+            pytest.param(moment, at, ONE, marks=pytest.mark.long)
+            for moment, at in (("a checkpoint", 2), ("a snapshot", 3), ("the end", 1))
+        ),
     ],
 )
 def test_a_run_that_is_killed_goes_on_to_the_same_bits(
-    tiny_capture: Path, tmp_path: Path, whole: Path, moment: str, at: int
+    tiny_capture: Path, tmp_path: Path, whole: Path, moment: str, at: int, memory: tuple[str, ...]
 ) -> None:
+    """The bits do not follow the memory, so that one run that nobody kills is enough."""
     out = tmp_path / "run"
-    assert _kill(command(tiny_capture, out, *FEW, *_EVERY), moment, at) == -signal.SIGKILL
+    assert _kill(command(tiny_capture, out, *memory, *_EVERY), moment, at) == -signal.SIGKILL
     _assert_goes_on(tiny_capture, out, whole)
 
 
@@ -148,14 +158,15 @@ def test_a_run_that_is_killed_again_and_again_goes_on_to_the_same_bits(
     tiny_capture: Path, tmp_path: Path, whole: Path, seed: int
 ) -> None:
     rng, out = random.Random(seed), tmp_path / "run"
-    arguments = command(tiny_capture, out, *FEW, *_EVERY)
+    memory = (FEW, ONE)[seed % 2]
+    arguments = command(tiny_capture, out, *memory, *_EVERY)
     for _ in range(rng.randint(2, 5)):
         moment = rng.choice(list(_MOMENTS))
         _kill(arguments, moment, rng.randint(1, 6))
         if latest_checkpoint(out / "checkpoints") is not None:
             arguments = ["fit", str(tiny_capture), "--out", str(out), "--resume"]
         elif out.exists():
-            arguments = command(tiny_capture, out, *FEW, *_EVERY, "--overwrite")
+            arguments = command(tiny_capture, out, *memory, *_EVERY, "--overwrite")
     if arguments[-1] != "--resume":
         assert main(arguments) == 0
     _assert_goes_on(tiny_capture, out, whole)

@@ -48,7 +48,16 @@ def store_trouble(
             ) from error
         if error.errno is None:
             raise
-        raise StoreTroubleError(f"the store {path} cannot be used: {_line(error)}") from error
+        cause = _cause(error, path)
+        raise StoreTroubleError(f"the store {path} cannot be used: {cause}") from error
+
+
+def _cause(error: OSError, path: Path) -> str:
+    """The system's reason, with the names of files that are not the store's folder."""
+    cause = (error.strerror or str(error)).replace(f" of {path}:", ":")
+    named = error.filename
+    is_said = named is None or named == str(path) or str(named) in cause
+    return " ".join((cause if is_said else f"{named}: {cause}").split())
 
 
 def _line(error: Exception) -> str:
