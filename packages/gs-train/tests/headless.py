@@ -8,16 +8,31 @@ import json
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-_PATIENCE_S = 60.0  # until a test that hangs is given up
+_PATIENCE_S = 60.0
 
 
 def chromium() -> str | None:
     """Where it is; None: nowhere."""
     return next(filter(None, map(shutil.which, _NAMES)), None)
+
+
+class Patience:
+    """What is left of a minute, after which a test that hangs is given up. Nothing else depends on
+    it."""
+
+    def __init__(self) -> None:
+        self._end = time.monotonic() + _PATIENCE_S
+
+    def left_s(self, wanted: str) -> float:
+        """Seconds that are left."""
+        left = self._end - time.monotonic()
+        assert left > 0, f"{_PATIENCE_S:g} s have passed without {wanted}"
+        return left
 
 
 class Browser:
@@ -32,7 +47,7 @@ class Browser:
         from websockets.sync.client import connect
 
         program = chromium()
-        assert program is not None
+        assert program is not None, "no Chromium on the PATH"
         self.requests: list[str] = []
         self.errors: list[str] = []
         self._process = subprocess.Popen(
@@ -77,8 +92,10 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         self._socket.send(json.dumps(message))
+        patience = Patience()
         while True:
-            got = json.loads(self._socket.recv(timeout=_PATIENCE_S))
+            wanted = f"an answer to {method} {str(parameters)[:200]}"
+            got = json.loads(self._socket.recv(timeout=patience.left_s(wanted)))
             if got.get("id") == self._n:
                 assert "error" not in got, got["error"]
                 result: dict[str, Any] = got["result"]
@@ -97,8 +114,10 @@ class Browser:
         """Go to an address, and wait until it has loaded."""
         self._loaded = False
         self.call("Page.navigate", url=url)
+        patience = Patience()
         while not self._loaded:
-            self._note(json.loads(self._socket.recv(timeout=_PATIENCE_S)))
+            wait_s = patience.left_s(f"the page {url}")
+            self._note(json.loads(self._socket.recv(timeout=wait_s)))
 
     def wait_for_text(self, text: str) -> None:
         """Wait until the page says so."""

@@ -100,8 +100,9 @@ def pixels_and_memory(run: Path, limits: Limits) -> tuple[np.ndarray, int, int]:
     torch.cuda.synchronize()
     most = torch.cuda.max_memory_allocated()
     scene.close()
+    del scene
     gc.collect()
-    torch.cuda.empty_cache()
+    torch.cuda.empty_cache()  # what torch keeps would count as free below the next cap
     return pixels, before, most
 
 

@@ -7,6 +7,8 @@ import errno
 import importlib.util
 import io
 import os
+import pty
+import re
 import shutil
 import signal
 import socket
@@ -20,10 +22,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from gs_train.checkpoint import SavedCheckpoint
+from gs_train.checkpoint import SavedCheckpoint, latest_checkpoint
 from gs_train.cli import main
 from gs_train.commands.view import ViewConfig, open_viewer
 from gs_train.machine.interrupt import StopRequest
+from gs_train.runs.folder import RunFolder
+from gs_train.viewer.live import progress_of
 from gs_train.viewer.render_loop import RenderLoop
 
 OPTIONS = ("--renderer", "cpu", "--steps", "4", "--checkpoint-every", "2", "--seed", "3")
@@ -78,6 +82,49 @@ def test_a_run_is_followed_to_its_next_checkpoint(run: Path, tmp_path: Path) -> 
         assert not torch.equal(viewer.scene.model.params["means"], before)
         viewer.look_at_run()
         viewer.check()
+
+
+@pytest.mark.long
+def test_a_run_is_followed_while_it_trains(tiny_capture: Path, tmp_path: Path) -> None:
+    """The viewer's own thread looks at the run; each line that the run prints on a terminal is a
+    moment to see what the viewer has found."""
+    out, printed = tmp_path / "run", []
+    options = ["--renderer", "cpu", "--cap", "2000", "--steps", "100000", "--checkpoint-every", "2"]
+    command = [sys.executable, "-m", "gs_train", "fit", str(tiny_capture), "--out", str(out)]
+    terminal, stderr = pty.openpty()
+    with subprocess.Popen(
+        [*command, *options], stderr=stderr, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    ) as training:
+        os.close(stderr)
+
+        def wait_for_output() -> None:
+            try:
+                printed.append(os.read(terminal, 1 << 16).decode(errors="replace"))
+            except OSError:  # nobody has it open any more
+                raise AssertionError("".join(printed)) from None
+
+        try:
+            while latest_checkpoint(out / "checkpoints") is None:
+                wait_for_output()
+            titles, lines, means = [], [], []
+            config = ViewConfig(out, port=0, renderer="cpu", live=True)
+            with open_viewer(config, StopRequest()) as viewer:
+                while len(set(titles)) < 3 or len(set(lines)) < 3:
+                    wait_for_output()
+                    viewer.check()
+                    scene = viewer.scene
+                    titles.append(scene.title)
+                    lines.append(progress_of(RunFolder(out), 100_000).line)
+                    means.append(scene.model.params["means"].detach().clone())
+        finally:
+            training.terminate()
+            training.wait()
+            os.close(terminal)
+    for told, begin in ((titles, "run, step "), (lines, "step ")):
+        steps = [int(re.match(f"{begin}([0-9,]+)", text)[1].replace(",", "")) for text in told]
+        assert steps == sorted(steps)
+    assert not torch.equal(means[-1], means[0])
+    assert all(mean.isfinite().all() for mean in means)
 
 
 def test_a_damaged_checkpoint_of_a_live_run_is_passed_over(run: Path, tmp_path: Path) -> None:
