@@ -64,4 +64,14 @@ def survey(name: str, result: Result) -> list[str]:
         f"(torch's Adam with rows in the opposite order: {checked['reordered']:.2g}), "
         f"and by {checked['asleep']:.2g} elsewhere."
     )
+    if records := facts.get("records"):
+        words += (
+            f" Of {records['blocks']:,} blocks no view lists {records['unlisted']:,}, and "
+            f"{records['changed_unlisted']} of these have another record than before training."
+        )
+    if twin := facts.get("twin"):
+        words += (
+            f" A run that nobody killed ended with the same bits but for {twin['different']} of "
+            f"{twin['blocks']:,} blocks."
+        )
     return below(name, result, words, folder=_FOLDER) + grid(["part", "seconds", ""], rows)
