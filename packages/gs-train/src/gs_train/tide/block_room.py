@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gs_train.blocks.block_planes import first_row_bytes
@@ -38,6 +39,7 @@ class BlockRoom:
         n_rows: of the scene.
         batch_rows: rows of a batch that the device has room for beside the slots.
         device_memory: bytes of the device that a run may take; None: not told.
+        device_for: see `BatchRoom`.
     """
 
     slots: int
@@ -47,6 +49,7 @@ class BlockRoom:
     n_rows: int
     batch_rows: int
     device_memory: int | None = None
+    device_for: Callable[[int], int | None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def block_bytes(self) -> int:
