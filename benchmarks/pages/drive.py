@@ -7,6 +7,7 @@ from pages.cells import RESULTS, below, grid, required, spread
 from results import Result
 
 _FOLDER = f"{RESULTS}/quoted"
+_ORDERS = {"shuffle": "shuffled batches", "tiles": "batches in tiles"}
 
 
 def tide(name: str, result: Result) -> list[str]:
@@ -20,10 +21,22 @@ def tide(name: str, result: Result) -> list[str]:
     axes = base.axes
     words = (
         f"Images a second at {axes['gaussians']:,} Gaussians, {axes['size'][0]} x "
-        f"{axes['size'][1]}, shuffled batches of {axes['batch']} views, blocks of "
-        f"{result.facts['block_rows']:,}; all of the blocks in slots, or half of them in slots and "
-        "all others in host memory."
+        f"{axes['size'][1]}, {_ORDERS[axes.get('order', 'shuffle')]} of {axes['batch']} views, "
+        f"blocks of {result.facts['block_rows']:,}; all of the blocks in slots, or half of them in "
+        "slots and all others in host memory."
     )
+    drive = result.line("tide, drive")
+    if drive is not None and "of bound" in drive.facts:
+        facts = drive.facts
+        words += (
+            f" The last line has slots for {facts['slots']:,} and an arena for {facts['places']:,} "
+            f"of the {facts['used']:,} blocks that views list, and reaches {facts['of bound']:.0%} "
+            f"of its bound, {'the drive' if facts['drive is bound'] else 'all blocks in slots'}: "
+            f"{facts['bytes_read an image'] / 1e6:.3g} MB are read and "
+            f"{facts['bytes_written an image'] / 1e6:.3g} MB written an image, at "
+            f"{facts['drive reads a second'] / 1e9:.3g} and "
+            f"{facts['drive writes a second'] / 1e9:.3g} GB/s."
+        )
     return below(name, result, words, folder=_FOLDER) + grid(
         ["rows", "images/s", "of `none`"], rows
     )
@@ -64,4 +77,14 @@ def survey(name: str, result: Result) -> list[str]:
         f"(torch's Adam with rows in the opposite order: {checked['reordered']:.2g}), "
         f"and by {checked['asleep']:.2g} elsewhere."
     )
+    if records := facts.get("records"):
+        words += (
+            f" Of {records['blocks']:,} blocks no view lists {records['unlisted']:,}, and "
+            f"{records['changed_unlisted']} of these have another record than before training."
+        )
+    if twin := facts.get("twin"):
+        words += (
+            f" A run that nobody killed ended with the same bits but for {twin['different']} of "
+            f"{twin['blocks']:,} blocks."
+        )
     return below(name, result, words, folder=_FOLDER) + grid(["part", "seconds", ""], rows)

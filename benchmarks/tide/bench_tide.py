@@ -2,10 +2,15 @@
 """What do rows in blocks cost a scene that would fit in one place?
 
 Decides from which size on the tier of blocks is worth its overhead. The synthetic city trains as in
-``train/bench_engine.py``, in shuffled order: all on the device (``none``), with appearance in host
-memory (``best``), and in blocks: with slots for all of the blocks (``tide, slots``), and with slots
-for some and host memory for the others (``tide, host``). Everything in one process and one call;
-the ceiling is ``none``.
+``train/bench_engine.py``, in ``--order``: all on the device (``none``), with appearance in host
+memory (``best``), and in blocks: with slots for all of the blocks (``tide, slots``), with slots for
+some and host memory for the others (``tide, host``), and with slots and a small arena for some of
+those that views list (``tide, drive``). Everything in one process and one call; the ceiling is
+``none``.
+
+The last line has a bound of its own: ``tide, slots``, or the bytes that it read and wrote at the
+rates of the drive, whichever is slower. These rates are measured before, with records as large.
+Before samples an epoch has trained all rows that views see, so that their records are full.
 
     PYTHONPATH=benchmarks:benchmarks/train python benchmarks/tide/bench_tide.py --n 5_000_000
 
@@ -18,6 +23,8 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
+import math
 import os
 import shutil
 import statistics
@@ -37,13 +44,19 @@ from gs_train.engine.engine import Engine
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
 from gs_train.rows.morton import morton_order
+from gs_train.sizes import parse_bytes
+from gs_train.sizing.drive_rates import DriveRates, measure_drive
+from gs_train.tide.block_room import stored_row_bytes
 from gs_train.tide.engine import block_engine
 from harness import Record, add_json_option
 
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as gs-train does
 
-IN_SLOTS, IN_HOST = "tide, slots", "tide, host"
-LINES = ("none", "best", IN_SLOTS, IN_HOST)
+IN_SLOTS, IN_HOST, ON_DRIVE = "tide, slots", "tide, host", "tide, drive"
+LINES = ("none", "best", IN_SLOTS, IN_HOST, ON_DRIVE)
+
+
+MOVED = ("bytes_read", "bytes_written")
 
 
 @dataclass
@@ -52,8 +65,8 @@ class Row:
 
     Attributes:
         rates: images a second of each run.
-        facts: counters of the cache, and the share of the time in which each track of a trace was
-            busy.
+        facts: counters of the cache, the share of the time in which each track of a trace was
+            busy, and what the drive moved.
     """
 
     name: str
@@ -62,11 +75,17 @@ class Row:
     facts: dict[str, float] = field(default_factory=dict)
 
 
-def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace) -> None:
+def measure(
+    engine: Engine, renderer: Renderer, row: Row, scene: Scene, options: argparse.Namespace
+) -> None:
     """Run an engine, and note its rates."""
     device, chosen = scene.views[0].K.device, settings(scene, row.batch)
-    source = batches(scene, row.batch, "shuffle")
+    source, known = itertools.tee(batches(scene, row.batch, options.order))
     following = [next(source) for _ in range(2)]
+    if row.name == ON_DRIVE:  # as a run does
+        engine.model.foresee(lambda step: [scene.views[i] for i in next(known)], renderer)
+    else:
+        del known  # which would keep all batches
 
     def run(seconds: float, least: int = 3) -> float:
         engine.finish()
@@ -90,7 +109,14 @@ def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace)
 
     epoch = -(-len(scene.views) // row.batch)  # after which every block has come once
     run(options.warm_up, epoch + 3)
+    before, started = engine.model.traffic(), time.perf_counter()
+    n_images = engine.stats.batches * row.batch
     row.rates = [run(options.seconds) for _ in range(options.samples)]
+    n_images = engine.stats.batches * row.batch - n_images
+    seconds, after = time.perf_counter() - started, engine.model.traffic()
+    if after:
+        row.facts |= {f"{name} an image": (after[name] - before[name]) / n_images for name in MOVED}
+        row.facts["share of waits"] = (after["blocks_wait_s"] - before["blocks_wait_s"]) / seconds
     if options.trace is not None:
         path = options.trace / f"{row.name.replace(', ', '-')}-{row.batch}.json"
         engine.trace.start(path)
@@ -101,22 +127,61 @@ def measure(engine: Engine, row: Row, scene: Scene, options: argparse.Namespace)
 
 
 def in_blocks(
-    scene: Scene, renderer: Renderer, row: Row, store: Path, options: argparse.Namespace
+    scene: Scene,
+    renderer: Renderer,
+    row: Row,
+    store: Path,
+    options: argparse.Namespace,
+    in_slots: Row | None,
 ) -> None:
-    """Measure a line of rows in blocks, on a copy of the store."""
+    """Measure a line of rows in blocks, on a copy of the store.
+
+    Args:
+        in_slots: the line with all blocks in slots, if it was measured before.
+    """
     n_blocks = -(-len(scene.rows["sh0"]) // options.block_rows)
     slots, host = n_blocks, 256
-    if row.name == IN_HOST:
-        slots, host = int(options.slots * n_blocks), n_blocks
+    if row.name != IN_SLOTS:
+        slots, host = max(1, int(options.slots * n_blocks)), n_blocks
     place = store.with_name("copy")
     shutil.copytree(store, place)
+    each = options.block_rows * stored_row_bytes(3)
+    if row.name == ON_DRIVE:
+        used = n_used(scene, renderer, store)
+        arena = None if options.arena is None else parse_bytes(options.arena, option="--arena")
+        slots = max(1, int(options.slots * used))
+        host = max(2, used // 10 if arena is None else arena // each)
+        row.facts["used"] = used
     try:
+        drive = measure_drive(store.parent, each) if row.name == ON_DRIVE else None
         with StoredRows.open(place, slots=slots, host_blocks=host, device=renderer.device) as rows:
             engine = block_engine(rows, renderer, most_listed=0 if options.exact else None)
-            measure(engine, row, scene, options)
-            row.facts |= vars(rows.cache.stats) | {"slots": slots, "blocks": n_blocks}
+            measure(engine, renderer, row, scene, options)
+            row.facts |= vars(rows.cache.stats)
+        row.facts |= {"slots": slots, "places": host, "blocks": n_blocks}
+        if drive is not None:
+            note_bound(row, drive, in_slots)
     finally:
         shutil.rmtree(place)
+
+
+def n_used(scene: Scene, renderer: Renderer, store: Path) -> int:
+    """Blocks that some view lists."""
+    with StoredRows.open(store, slots=1, host_blocks=2, device=renderer.device) as rows:
+        return len(rows.candidates(scene.views, renderer).ids)
+
+
+def note_bound(row: Row, drive: DriveRates, in_slots: Row | None) -> None:
+    """Images a second that the drive allows for what the line moved, and how near the line is to
+    that or to the line with all blocks in slots."""
+    read, written = (row.facts[f"{name} an image"] for name in MOVED)
+    seconds = read / drive.read + written / drive.write
+    of_drive = 1 / seconds if seconds else math.inf
+    bound = of_drive if in_slots is None else min(of_drive, statistics.median(in_slots.rates))
+    row.facts |= {"drive reads a second": drive.read, "drive writes a second": drive.write}
+    if math.isfinite(bound):
+        row.facts |= {"bound": bound, "of bound": statistics.median(row.rates) / bound}
+        row.facts["drive is bound"] = float(bound == of_drive)
 
 
 def made(scene: Scene, folder: Path, batch: int, options: argparse.Namespace) -> Path:
@@ -152,12 +217,13 @@ def lines_of(
                     PRESETS[row.name], scene.rows, None, renderer=renderer, semantics="dense",
                     mem_limit=0.3,
                 )  # fmt: skip
-                measure(engine, row, scene, options)
+                measure(engine, renderer, row, scene, options)
                 engine.model.close()
                 del engine
             else:
                 store = store or made(scene, Path(folder), batch, options)
-                in_blocks(scene, renderer, row, store, options)
+                in_slots = next((one for one in rows if one.name == IN_SLOTS and one.rates), None)
+                in_blocks(scene, renderer, row, store, options, in_slots)
             base = statistics.median(rows[0].rates)
             rate = statistics.median(row.rates)
             print(
@@ -177,8 +243,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(LINES), choices=LINES)
     parser.add_argument("--block-rows", type=int, default=1024)
     parser.add_argument(
-        "--slots", type=float, default=0.5, help="share of blocks, of the last line"
+        "--slots",
+        type=float,
+        default=0.5,
+        help="share of blocks, of those that views list on the last line",
     )
+    parser.add_argument("--arena", help="of the last line, such as 600MB (a tenth of these)")
+    parser.add_argument("--order", choices=("shuffle", "tiles"), default="shuffle")
     parser.add_argument(
         "--exact", action="store_true", help="wait for the rows that are seen in each step"
     )
@@ -202,10 +273,11 @@ def main() -> None:
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
     scene = make_scene(city, options.overlap, options.views, tuple(options.size), rows)
     del city  # its copy on the device is not the trainer's
-    print(f"{options.n:,} Gaussians, {scene.visible:,.0f} rows a view, shuffled")
+    print(f"{options.n:,} Gaussians, {scene.visible:,.0f} rows a view, {options.order}")
     for batch in options.batch:
         for row in lines_of(scene, renderer, batch, options):
             axes = {"gaussians": options.n, "size": list(options.size), "batch": batch}
+            axes["order"] = options.order
             record.add(row.name, row.rates, "images/s", axes=axes, **row.facts)
         record.write()
 

@@ -6,7 +6,7 @@
 Prints one line of JSON.
 
 ``rows``        with different keys
-``seen``        rows that some views see, added up, by a test of every row against each view
+``seen``        rows that ``views`` views see, added up, by a test of every row against each view
 ``missed``      of them, where blocks do not lead to the row; ``added``: the other way round
 ``difference``  a batch of views takes a step in blocks, and with torch's Adam over copies of all
                 rows of the blocks that it may see, moments included: the largest difference of a
@@ -208,7 +208,7 @@ def batch_difference(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
-    parser.add_argument("--views", type=int, default=64, help="that the sweep tests rows against")
+    parser.add_argument("--views", type=int, default=64, help="evenly over all")
     parser.add_argument("--blocks", type=int, default=4096, help="in memory")
     parser.add_argument("--renderer", default="auto", help="as gs-train's")
     options = parser.parse_args()
@@ -217,8 +217,8 @@ def main() -> None:
     with StopRequest() as stop:
         capture = run.capture(stop)
     scene = Scene.load(capture, renderer.device, run.frame)
-    every = [scene.views[i] for i in capture.train]
-    views = every[:: max(1, len(every) // options.views)][: options.views]
+    chosen = np.linspace(0, len(scene.views) - 1, min(options.views, len(scene.views)))
+    views = [scene.views[i] for i in chosen.astype(np.int64).tolist()]
     store = BlockStore.open(run.store_folder, read_only=True)
     n = min(options.blocks, len(store.blocks))
     said: dict[str, Any] = {}

@@ -4,7 +4,8 @@
     PYTHONPATH=benchmarks:benchmarks/train \\
         python benchmarks/tide/survey_on_disk.py FOLDER --n 100_000_000 --seen 480_000
 
-``FOLDER/points.ply`` has all of the points, for ``gs-train fit --init``. The photographs show those
+``FOLDER/points.ply``, or the file that ``--points`` names, has all of the points, for ``gs-train
+fit --init``. The photographs show those
 below the flight as Gaussians. Prints one line of JSON: ``psnr`` as `city_on_disk` has it, ``below``
 the number of points below the flight, ``seconds`` of the file of points.
 """
@@ -70,7 +71,7 @@ def write_survey(folder: Path, options: argparse.Namespace) -> dict[str, float]:
     )
     (folder / "images").mkdir(parents=True)
     started = time.perf_counter()
-    below = write_points(folder / "points.ply", survey, reach_of(photos))
+    below = write_points(options.points or folder / "points.ply", survey, reach_of(photos))
     seconds = time.perf_counter() - started
     city = survey.city(below, device=device)
     rows = workloads.attributes(city)
@@ -90,6 +91,7 @@ def write_survey(folder: Path, options: argparse.Namespace) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--points", type=Path, help="file of all points (FOLDER/points.ply)")
     parser.add_argument("--n", type=int, required=True, help="points of the city")
     parser.add_argument("--seen", type=int, default=480_000, help="points that a view sees, about")
     parser.add_argument("--views", type=int, default=340)

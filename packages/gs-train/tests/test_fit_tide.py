@@ -441,6 +441,14 @@ def test_a_folder_named_store_is_left_alone_where_it_is_not_a_store(
     assert (out / "store" / "mine.txt").read_text() == "mine"
 
 
+def test_looks_take_no_more_memory_than_the_run_was_given(few: Path) -> None:
+    model = Run.open(few).model(torch.device("cpu"))
+    assert isinstance(model, StoredModel)
+    cache, store = model.rows.cache, metrics(few)["store"]
+    assert (cache.n_slots, cache.host_blocks) == (store["slots"], store["places"]) == (6, 7)
+    model.close()
+
+
 def test_several_ranks_do_not_look_at_a_run_on_a_drive(few: Path) -> None:
     with pytest.raises(CommonError, match="are in a store on a drive, which is for one process"):
         SharedRun.open(few, Alone(torch.device("cpu")))

@@ -21,8 +21,13 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.engine import Engine
 from gs_train.engine.settings import StepSettings
 from gs_train.errors import InputError
+from gs_train.options.config import FitConfig
+from gs_train.options.tide import TideConfig
 from gs_train.renderers import Renderer, RenderOptions, Rows, View, make_renderer
 from gs_train.renderers.culling import cameras_of, cull
+from gs_train.sizing.blocks import block_room
+from gs_train.sizing.memory import Caps
+from gs_train.tide.block_room import BlockRoom
 from gs_train.tide.cutting import SMALLEST, cut_to_room
 from gs_train.tide.engine import block_engine
 from gs_train.tide.passes import BlockPasses
@@ -247,16 +252,44 @@ def test_views_are_halved_until_their_parts_have_room() -> None:
     assert [part.n_crops for part in parts if part.index == 1] == [1]
 
 
-def test_the_smallest_memory_that_works_is_named() -> None:
-    room = BatchRoom(100, device_bytes=2**30, row_bytes=2**20)
+def test_the_memory_that_suffices_for_all_views_of_the_batch_is_named() -> None:
+    """Of all parts of all views, not of the first one that has no room."""
+    room = BatchRoom(100, 2**30, lambda n_rows: 2**30 + (n_rows - 100) * 2**20)
+    shown = {"a": 130, "b": 140, "c": 90}
 
     def count(parts: list) -> list[int]:
-        return [140 if part.crop.core.x0 == 0 else 130 for part in parts]
+        return [shown[part.crop.view.name] - (part.crop.core.x0 == 0) for part in parts]
 
-    with pytest.raises(InputError, match=r"shows 140 Gaussians within 16 pixels.*is 1064MiB"):
-        cut_to_room([view_of(20, SMALLEST)], count, room)
-    enough = BatchRoom(140, device_bytes=room.bytes_for(140), row_bytes=2**20)
-    assert len(cut_to_room([view_of(20, SMALLEST)], count, enough)) == 1
+    views = [dataclasses.replace(view_of(40, SMALLEST), name=name) for name in shown]
+    message = r"view b shows 140 Gaussians within 16 pixels.* 1.0 GiB is too small, 1064MiB suff"
+    with pytest.raises(InputError, match=message):
+        cut_to_room(views, count, room)
+    assert len(cut_to_room(views, count, BatchRoom(140))) == 3
+    with pytest.raises(InputError, match=r"more host memory is needed \(--host-memory\), whatever"):
+        cut_to_room(views, count, BatchRoom(100, 2**30, lambda n_rows: None))
+
+
+@pytest.mark.parametrize("slots", [None, 3000])
+@pytest.mark.parametrize("gaps", [1.0, 1.1])
+def test_a_device_of_the_size_that_is_named_has_room(slots: int | None, gaps: float) -> None:
+    """However many slots the larger device has, and whatever gaps take."""
+    config = FitConfig(
+        Path("x"), Path("y"), offload="tide", strategy="fixed", tide=TideConfig(slots=slots)
+    )
+
+    def room_of(device: int) -> BlockRoom:
+        return block_room(config, 10**9, Caps(device, 2**40, gaps=gaps), block_rows=1024)
+
+    room = room_of(3 << 30)
+    assert room.device_for is not None
+    for n_rows in (room.batch_rows + 1, 2 * room.batch_rows, 50 * room.batch_rows):
+        named = room.device_for(n_rows)
+        assert named is not None
+        assert room_of(named).batch_rows >= n_rows
+        assert room_of(int(0.99 * named)).batch_rows < n_rows
+    short = block_room(config, 10**9, Caps(2**40, 2**40, shared=True), block_rows=1024)
+    assert short.device_for is not None
+    assert short.device_for(2 * short.batch_rows) is None
 
 
 @pytest.mark.parametrize("most_rows", [0, -3])

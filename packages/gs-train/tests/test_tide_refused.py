@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -86,11 +87,63 @@ def test_memory_that_is_too_small_names_what_works(
     assert not out.exists()
 
 
-def test_the_smallest_memory_that_is_named_works(
-    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("option", "too_small", "named", "others"),
+    [
+        ("--tide.slots", "0", r"at least (\d+)", []),
+        ("--tide.slots", "30", r"at most (\d+), of", ["--device-memory", "100kB"]),
+        ("--tide.arena", "5000", r"at least ([\d,]+) bytes", ["--tide.slots", "1"]),
+        ("--device-memory", "5000", r"at least (\d+MiB) for", []),
+        ("--host-memory", "1MiB", r"at least (\d+MiB) for", []),
+        ("--host-memory", "512MiB", r"at least (\d+MiB) for", ["--tide.arena", "64kB"]),
+    ],
+)
+def test_the_size_that_is_named_works(
+    tiny_capture: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    option: str,
+    too_small: str,
+    named: str,
+    others: list[str],
 ) -> None:
-    small = ("--block-rows", "16", "--tide.slots", "1", "--tide.arena", "9088", "--steps", "1")
-    fitted(tiny_capture, tmp_path / "run", *small)
+    """At once, or with the size that an over-full view names in its turn."""
+    arguments = ["--block-rows", "16", "--steps", "1", *others, option]
+    assert main(command(tiny_capture, tmp_path / "run", *arguments, too_small)) == 2
+    size = _named(named, last_line(capsys))
+    status = main(command(tiny_capture, tmp_path / "run", *arguments, size))
+    if status:
+        larger = _named(r"(\d+MiB) suffices for all views seen so far", last_line(capsys))
+        status = go_on(tiny_capture, tmp_path / "run", "--steps", "1", "--device-memory", larger)
+    assert status == 0
+
+
+def _named(pattern: str, line: str) -> str:
+    found = re.search(pattern, line)
+    assert found is not None, line
+    return found[1].replace(",", "")
+
+
+@pytest.mark.parametrize("slots", ["1", "22"])
+def test_the_memory_that_an_over_full_view_names_works(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], slots: str
+) -> None:
+    """For the run that goes on, and for a new one."""
+    small = [
+        "--steps",
+        "2",
+        "--block-rows",
+        "16",
+        "--tide.slots",
+        slots,
+        "--device-memory",
+        "100kB",
+    ]
+    out = tmp_path / "run"
+    assert main(command(tiny_capture, out, *small)) == 2
+    size = _named(r"(\d+MiB) suffices for all views seen so far; go on with", last_line(capsys))
+    assert go_on(tiny_capture, out, "--steps", "2", "--device-memory", size) == 0
+    fitted(tiny_capture, tmp_path / "new", *small, "--device-memory", size)
 
 
 def test_a_strategy_from_python_is_refused(tiny_capture: Path, tmp_path: Path) -> None:

@@ -109,13 +109,16 @@ class RunRows:
             )
 
     def _shown_from(self, store: SavedStore, device: torch.device) -> ShownRows:
-        """The rows where they are: those that a look needs come to the device."""
+        """The rows where they are: those that a look needs come to the device, into no more memory
+        than the options of the run give."""
         folder, caps = store.folder(self.root, self.config.store), caps_of(self.config, device)
         store.require_in(folder)
         caps = dataclasses.replace(caps, device=self._room_on(device))
         config = dataclasses.replace(self.config, tide=TideConfig())
         room = block_room(config, store.n_rows, caps, block_rows=block_rows_of(folder))
-        use = StoreUse(folder, room.for_looks(), store.path, store.snapshot)
+        given = self.config.tide  # which the device may no longer hold, beside a training
+        room = room.for_looks(slots=given.slots, arena_bytes=given.arena_bytes)
+        use = StoreUse(folder, room, store.path, store.snapshot)
         return StoredModel(use.open(device, read_only=True))
 
     def _room_on(self, device: torch.device) -> int:

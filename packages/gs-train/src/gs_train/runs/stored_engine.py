@@ -25,5 +25,6 @@ def stored_engine(
         options = schedule.options
         store.create(rows, betas=options.betas, eps=options.eps, ceilings=schedule.ceilings)
     stored = store.open(renderer.device)
-    room = BatchRoom(store.room.batch_rows, store.room.device_memory)
+    own = store.room
+    room = BatchRoom(own.batch_rows, own.device_memory, own.device_for)
     return block_engine(stored, renderer, named=store.named, room=room)

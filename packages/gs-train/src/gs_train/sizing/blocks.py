@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
 from gs_train.sizes import format_bytes
@@ -25,6 +28,10 @@ _OF_REST = 0.5
 
 _OF_HOST = 0.8
 """Of the host's memory that is left beside the process, photographs and slots, for places."""
+
+
+_MOST_MIB = 1 << 30
+"""Of any device."""
 
 
 def block_room(
@@ -55,7 +62,37 @@ def block_room(
     if caps.shared:
         left = min(left, caps.host - taken - places * each)
     batch_rows = max(1, int(_OF_REST * left) // ROW_BYTES)
-    return BlockRoom(slots, places, block_rows, row_bytes, n_rows, batch_rows, caps.device)
+
+    def device_for(batch_rows: int) -> int | None:
+        def has_room(mib: int) -> bool:
+            larger = replace(caps, device=mib << 20)
+            try:
+                room = block_room(
+                    config, n_rows, larger, block_rows=block_rows, photographs=photographs
+                )
+            except InputError:  # what more slots take of the host
+                return False
+            return room.batch_rows >= batch_rows
+
+        return _least_device(caps.device >> 20, has_room)
+
+    return BlockRoom(
+        slots, places, block_rows, row_bytes, n_rows, batch_rows, caps.device, device_for
+    )
+
+
+def _least_device(mib: int, has_room: Callable[[int], bool]) -> int | None:
+    """Bytes of a device that has room, of more than so many MiB and in whole ones; None: none has,
+    because the host is short."""
+    low, high = mib, mib + 1
+    while not has_room(high):
+        low, high = high, 2 * high
+        if high > _MOST_MIB:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if has_room(middle) else (middle, high)
+    return high << 20
 
 
 def _slots(config: FitConfig, caps: Caps, each: int, n: int) -> int:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gs_train.blocks.block_planes import first_row_bytes
@@ -38,6 +39,7 @@ class BlockRoom:
         n_rows: of the scene.
         batch_rows: rows of a batch that the device has room for beside the slots.
         device_memory: bytes of the device that a run may take; None: not told.
+        device_for: see `BatchRoom`.
     """
 
     slots: int
@@ -47,6 +49,7 @@ class BlockRoom:
     n_rows: int
     batch_rows: int
     device_memory: int | None = None
+    device_for: Callable[[int], int | None] | None = field(default=None, compare=False, repr=False)
 
     @property
     def block_bytes(self) -> int:
@@ -75,11 +78,20 @@ class BlockRoom:
         first = math.ceil(self.n_rows * first_row_bytes(self.block_rows))
         return min(self.drive_bytes, first)
 
-    def for_looks(self) -> BlockRoom:
-        """Less memory, for looking at the rows beside whoever trains them."""
-        slots = max(LEAST_SLOTS, min(self.slots, _LOOKS_BYTES // self.block_bytes))
-        places = max(LEAST_PLACES, min(self.places, _LOOKS_BYTES // self.block_bytes))
-        return replace(self, slots=slots, places=places)
+    def for_looks(self, *, slots: int | None, arena_bytes: int | None) -> BlockRoom:
+        """Less memory, for looking at the rows beside whoever trains them.
+
+        Args:
+            slots, arena_bytes: no more than these, as the options of the run say; None: not said.
+        """
+        each = self.block_bytes
+        most_slots = _LOOKS_BYTES // each if slots is None else min(slots, _LOOKS_BYTES // each)
+        most_bytes = _LOOKS_BYTES if arena_bytes is None else min(arena_bytes, _LOOKS_BYTES)
+        return replace(
+            self,
+            slots=max(LEAST_SLOTS, min(self.slots, most_slots)),
+            places=max(LEAST_PLACES, min(self.places, most_bytes // each)),
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """For a plan and for metrics.json."""

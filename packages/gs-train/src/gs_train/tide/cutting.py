@@ -29,41 +29,50 @@ def cut_to_room(views: Sequence[View], count: CountRows, room: BatchRoom) -> lis
         The parts of each view one behind the other, in the order of the views.
 
     Raises:
-        InputError: a part of `SMALLEST` pixels sees too many rows.
+        InputError: parts of `SMALLEST` pixels see too many rows. Names memory that suffices for all
+            views of the batch, so for all that were seen so far.
     """
     parts: list[Microbatch] = []
+    stuck: list[tuple[int, View]] = []
     for index, view in enumerate(views):
-        cores = _cut(view, [Crop(view, view.rect)], count, room)
+        cores = _cut(view, [Crop(view, view.rect)], count, room, stuck)
         parts += [Microbatch(index, core, len(cores)) for core in cores]
+    if stuck:
+        raise InputError(_too_small(*max(stuck, key=lambda found: found[0]), room))
     return parts
 
 
-def _cut(view: View, crops: list[Crop], count: CountRows, room: BatchRoom) -> list[Crop]:
+def _cut(
+    view: View,
+    crops: list[Crop],
+    count: CountRows,
+    room: BatchRoom,
+    stuck: list[tuple[int, View]],
+) -> list[Crop]:
+    """Adds to ``stuck`` rows of parts that see too many and are not cut further."""
     # Not whole: only then does a cull look at the part alone.
     asked = [Microbatch(0, crop, 1 if crop.core == view.rect else 2) for crop in crops]
-    counts = count(asked)
-    too_many = [n > room.most_rows for n in counts]
-    stuck = [
-        n
-        for crop, n, is_wide in zip(crops, counts, too_many, strict=True)
-        if is_wide and max(crop.core.width, crop.core.height) <= SMALLEST
-    ]
-    if stuck:
-        raise InputError(_too_small(view, max(stuck), room))
     done: list[Crop] = []
-    for crop, is_wide in zip(crops, too_many, strict=True):
-        halves = [Crop(view, core) for core in crop.core.halves()] if is_wide else []
-        done += _cut(view, halves, count, room) if is_wide else [crop]
+    for crop, n in zip(crops, count(asked), strict=True):
+        if n <= room.most_rows:
+            done.append(crop)
+        elif max(crop.core.width, crop.core.height) <= SMALLEST:
+            stuck.append((n, view))
+        else:
+            halves = [Crop(view, core) for core in crop.core.halves()]
+            done += _cut(view, halves, count, room, stuck)
     return done
 
 
-def _too_small(view: View, n_rows: int, room: BatchRoom) -> str:
+def _too_small(n_rows: int, view: View, room: BatchRoom) -> str:
     needed = room.bytes_for(n_rows)
     remedy = "more device memory is needed (--device-memory)"
-    if needed is not None and room.device_bytes is not None:
+    if needed is None and room.device_for is not None:
+        remedy = "more host memory is needed (--host-memory), whatever --device-memory says"
+    elif needed is not None and room.device_bytes is not None:
         remedy = (
-            f"--device-memory {format_bytes(room.device_bytes)} is too small, the smallest that "
-            f"works for this view is {-(-needed // 2**20)}MiB"
+            f"--device-memory {format_bytes(room.device_bytes)} is too small, "
+            f"{-(-needed // 2**20)}MiB suffices for all views seen so far; go on with --resume"
         )
     return (
         f"view {view.name} shows {n_rows:,} Gaussians within {SMALLEST} pixels, and there is room "

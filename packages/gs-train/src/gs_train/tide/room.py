@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 ROW_BYTES = 4 * (2 * 59 + 2 * 11) + 24
@@ -17,7 +18,8 @@ class BatchRoom:
     Attributes:
         most_rows: that a batch may see at once; at least 1.
         device_bytes: of the device, as ``--device-memory`` says; None: not told.
-        row_bytes: more that the device must have for each further row.
+        device_for: bytes of a device that has room for so many rows, None where no device has;
+            None: not told.
 
     Raises:
         ValueError: no row has room.
@@ -25,14 +27,12 @@ class BatchRoom:
 
     most_rows: int
     device_bytes: int | None = None
-    row_bytes: int = ROW_BYTES
+    device_for: Callable[[int], int | None] | None = None
 
     def __post_init__(self) -> None:
         if self.most_rows < 1:
             raise ValueError(f"most_rows must be at least 1, got {self.most_rows}")
 
     def bytes_for(self, n_rows: int) -> int | None:
-        """Of a device with room for so many rows; None where it is not told."""
-        if self.device_bytes is None:
-            return None
-        return self.device_bytes + max(0, n_rows - self.most_rows) * self.row_bytes
+        """Of a device with room for so many rows; None where no device has, or it is not told."""
+        return None if self.device_for is None else self.device_for(n_rows)
