@@ -31,6 +31,7 @@ import sys
 import time
 
 import torch
+from foretold import between_gpus
 from launching import Line, links, measured, worlds
 
 from gs_train.world.cores import allowed_cores
@@ -87,13 +88,17 @@ def main() -> None:
         time.monotonic() + options.limit,
         0,
     )
+    between = None
+    if options.forecast == "on" and options.renderer != "cpu" and max(sizes) > 1:
+        between = between_gpus()
     lines: list[Line] = []
     for rows in options.rows:
         # The largest world first, and one rank beside it.
         for ranks in [n for n in sizes if n > 1][::-1] or [1]:
             plan = vars(options) | {
                 "json": None, "rows": rows, "cores": allowed_cores(),
-                "limit": ends - time.monotonic(), "measures_one": 1 in sizes and ranks == sizes[-1],
+                "limit": ends - time.monotonic(), "between_gpus": between,
+                "measures_one": 1 in sizes and ranks == sizes[-1],
             }  # fmt: skip
             print(f"\n{rows:,} Gaussians, {ranks} ranks", flush=True)
             found, ended = measured("training_ranks", ranks, plan)

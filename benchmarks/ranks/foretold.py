@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +22,13 @@ from gs_train.sizing.memory import MOST_ROWS, Caps, available_bytes, largest
 from gs_train.sizing.peer_link import measure_between_gpus
 from gs_train.sizing.rates import Rates, rates_for
 from gs_train.sizing.workload import Workload
+
+
+def between_gpus() -> float | None:
+    """See `measure_between_gpus`: in a process of its own, which leaves nothing on any GPU."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        rate: float | None = pool.apply(measure_between_gpus)
+    return rate
 
 
 def workloads_of(
@@ -44,6 +52,7 @@ class Foretelling:
         views: of the scene, on the renderer's device.
         renderer: draws.
         batches: the sizes that will be asked for.
+        between_gpus: what `between_gpus` gives.
 
     Cost: some seconds for the rates, and for the census of each batch size.
     """
@@ -54,12 +63,13 @@ class Foretelling:
         views: list[View],
         renderer: Renderer,
         batches: Iterable[int],
+        between_gpus: float | None,
     ) -> None:
         self._works = workloads_of(rows, views, renderer, batches)
         work = self._works[max(self._works)]
         rates: Rates | None = rates_for(work, dict(rows), views, renderer)
         if rates is not None and rates.is_of_gpu:
-            rates = dataclasses.replace(rates, between_gpus=measure_between_gpus())
+            rates = dataclasses.replace(rates, between_gpus=between_gpus)
         self._rates = rates
 
     def of(self, preset: str, batch: int, ranks: int) -> dict[str, Any]:

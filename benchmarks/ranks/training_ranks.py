@@ -219,8 +219,9 @@ class Measuring:
             if is_first and self._plan["forecast"] == "on":
                 with self._all_cores():
                     self._foretold = Foretelling(
-                        drawn, scene.views, self._renderer, self._plan["batch"]
-                    )
+                        drawn, scene.views, self._renderer, self._plan["batch"],
+                        self._plan["between_gpus"],
+                    )  # fmt: skip
 
         made_ = made(
             self._world, self._plan, overlap,
