@@ -189,39 +189,3 @@ result = [found.terms.beside_ms, links.start_ms, links.gb_s, "\\n".join(model.ta
     assert "| x | 0.20 ms | measured, `exchange.json`" in said
     assert "| copies both ways, all together, 2 GPUs | 52.0 GB/s each way |" in said
     assert "Nothing has been measured on several GPUs yet." in said
-
-
-# Waits
-
-
-WAITS = """
-import time, torch
-from gs_train.world.alone import Alone
-from timed_world import TimedWorld
-clock = [0.0]
-time.perf_counter = lambda: clock[0]
-class Slow(Alone):
-    def all_to_all(self, recv, send, recv_rows, send_rows):
-        return Late()
-    def gather(self, values):
-        clock[0] += 3
-        return super().gather(values)
-class Late:
-    def wait(self):
-        clock[0] += 5
-timed = TimedWorld(Slow(torch.device("cpu")))
-rows = torch.zeros(5, 12), torch.zeros(5, 12), [3, 2], [3, 2]
-timed.all_to_all(*rows).wait()
-with timed.noting() as waits:
-    posted = timed.all_to_all(*rows)
-    clock[0] += 100
-    posted.wait()
-    gathered = timed.gather([1, 2]).tolist()
-timed.all_to_all(*rows).wait()
-result = [waits.device_s, waits.host_s, waits.sent_bytes, gathered]
-"""
-
-
-def test_waits_are_noted_where_they_are_made_and_while_noting() -> None:
-    to_the_other_rank = 2 * 12 * 4
-    assert _python(WAITS) == [5.0, 3.0, to_the_other_rank, [[1, 2]]]

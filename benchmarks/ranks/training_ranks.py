@@ -20,7 +20,6 @@ from bench_engine import Scene, batches, make_scene, settings
 from foretold import Foretelling
 from gsplat_ranks import GsplatRank
 from launching import Lines, as_rank
-from timed_world import TimedWorld, Waits
 from torch import Tensor
 
 import workloads
@@ -36,6 +35,7 @@ from gs_train.rows.morton import morton_order
 from gs_train.world.alone import Alone
 from gs_train.world.cores import on_cores
 from gs_train.world.protocol import Ints, World
+from gs_train.world.timed import TimedWorld, Waits
 
 WARM_UP = 96
 """Images, until graphs are kept, and the room of views and the pace of ranks are known."""
@@ -284,8 +284,10 @@ class Measuring:
         run.of(max(2, math.ceil(WARM_UP / batch)))
         steps = run.steps_in(self._plan["seconds"])
         seconds = [run.of(steps) for _ in range(self._plan["samples"])]
-        with timed.noting() as waits:
+        waits = Waits()
+        with timed.noting(waits):
             noted = run.of(steps)
+        waits.settle()
         memory = world.gather([_peak_bytes(world.device), process_bytes(), before])
         held = None
         if isinstance(trainee, PresetRank):

@@ -39,6 +39,7 @@ from gs_train.scene.view_order import view_sampler
 from gs_train.sizes import format_bytes
 from gs_train.tide.trouble import StoreTroubleError
 from gs_train.world import SharedStop, World
+from gs_train.world.timed import noting
 
 _LOG_EVERY = 20
 
@@ -122,11 +123,12 @@ def train(
                 n_rows = trainer.n_rows
                 with trace.host(BATCH), memory_for("the photographs of a batch"):
                     batch = _photographs(feed, present, world)
-                result = trainer.train_step(
-                    [(scene.views[i], image) for i, image in batch],
-                    [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
-                    meanwhile=feed.refill,
-                )
+                with noting(world, saver.waits):
+                    result = trainer.train_step(
+                        [(scene.views[i], image) for i, image in batch],
+                        [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
+                        meanwhile=feed.refill,
+                    )
                 batch.clear()  # before the next photographs come
                 if upcoming:
                     present = upcoming.popleft()

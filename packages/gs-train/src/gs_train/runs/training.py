@@ -57,6 +57,7 @@ from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_extent import with_means_extent
 from gs_train.world import Alone, World
+from gs_train.world.timed import TimedWorld
 
 _NO_PARTS = Parts()
 
@@ -113,6 +114,8 @@ def fit_locked(
     renderer = parts.renderer or renderer_for(config)
     if world is None or world.size == 1:
         world = Alone(renderer.device)
+    else:
+        world = TimedWorld(world)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with contextlib.ExitStack() as held:
