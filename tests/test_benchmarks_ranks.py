@@ -34,12 +34,21 @@ def _lines(path: Path) -> Any:
 def test_one_rank_and_two_train_the_same_scene_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "ranks.json"
     few = ("--share=0.1", "--views=6", "--batch=2", "--presets=best", "--seconds=0.05")
-    said = _run("bench_ranks.py", *TINY, *few, "--ranks", "1", "2", "--json", str(path))
+    more = ("--order=tiles", "--balance=off", "--ranks", "1", "2", "--json", str(path))
+    said = _run("bench_ranks.py", *TINY, *few, *more)
     one, two = _lines(path)
     assert [line["axes"]["ranks"] for line in (one, two)] == [1, 2]
     assert one["facts"]["sent_bytes_an_image"] == 0 == one["facts"]["waited_share"][0]
     assert two["facts"]["sent_bytes_an_image"] > 0
     assert all(0 < share < 1 for share in two["facts"]["waited_share"])
+    assert two["facts"]["waited_share_least"] <= two["facts"]["waited_share_worst"]
+    for line in (one, two):
+        facts, ranks = line["facts"], line["axes"]["ranks"]
+        assert (line["axes"]["order"], line["axes"]["balance"]) == ("tiles", "off")
+        assert all(n > 0 for part in ("rows", "sums") for n in facts[f"ranks_{part}_bytes"])
+        assert all((n > 0) == (ranks > 1) for n in facts["ranks_exchange_bytes"])
+        assert facts["foretold_images_per_second"] > 0
+        assert 0 < facts["foretold_device_parts"]["gradients"] < facts["foretold_device_bytes"]
     assert len(two["facts"]["ranks_peak_bytes"]) == 2
     (rate_of_one,), (rate_of_two,) = one["samples"], two["samples"]
     assert two["facts"]["times_one"] == pytest.approx(rate_of_two / rate_of_one)
@@ -53,6 +62,39 @@ def test_a_line_that_would_begin_too_late_is_named(tmp_path: Path) -> None:
     said = _run("bench_ranks.py", *TINY, *few, "--ranks", "1", "2", "--json", str(path))
     assert "left out, the time is over: none, batch 1 on 2" in said
     assert not path.exists()
+
+
+@pytest.mark.long
+def test_the_largest_number_of_rows_is_found_beside_the_foretold_one(tmp_path: Path) -> None:
+    path = tmp_path / "largest.json"
+    few = ("--share=0.1", "--views=4", "--batch=2", "--presets=none", "--steps=1", "--cap=0.01")
+    size = ("--size", "64", "48", "--counted=20000", "--within=1.3", "--ranks=2")
+    _run("bench_largest_ranks.py", "--renderer=cpu", *few, *size, "--json", str(path))
+    (line,) = _lines(path)
+    (found,), facts = line["samples"], line["facts"]
+    assert found < facts["smallest_refused"] <= 1.3 * found
+    assert facts["foretold_largest_n"] in [n for n, _ in facts["tries"]]
+    assert [len(facts[f"ranks_{part}_bytes"]) for part in ("rows", "sums", "exchange")] == [2] * 3
+
+
+SEARCH = """
+from bench_largest_ranks import Search
+result = []
+for true in (100, 95, 130, 50):
+    search, n, tried = Search(), 100, []
+    while n is not None:
+        tried.append(n)
+        search.note(n, n <= true)
+        n = search.following(100, 1.05)
+    result.append([search.low, search.high, tried])
+"""
+
+
+def test_a_search_brackets_the_largest_number() -> None:
+    for true, (low, high, tried) in zip((100, 95, 130, 50), _python(SEARCH)):
+        assert tried[0] == 100
+        assert len(tried) < 12
+        assert low <= true < high <= 1.05 * low + 1
 
 
 @pytest.mark.long
@@ -147,39 +189,3 @@ result = [found.terms.beside_ms, links.start_ms, links.gb_s, "\\n".join(model.ta
     assert "| x | 0.20 ms | measured, `exchange.json`" in said
     assert "| copies both ways, all together, 2 GPUs | 52.0 GB/s each way |" in said
     assert "Nothing has been measured on several GPUs yet." in said
-
-
-# Waits
-
-
-WAITS = """
-import time, torch
-from gs_train.world.alone import Alone
-from timed_world import TimedWorld
-clock = [0.0]
-time.perf_counter = lambda: clock[0]
-class Slow(Alone):
-    def all_to_all(self, recv, send, recv_rows, send_rows):
-        return Late()
-    def gather(self, values):
-        clock[0] += 3
-        return super().gather(values)
-class Late:
-    def wait(self):
-        clock[0] += 5
-timed = TimedWorld(Slow(torch.device("cpu")))
-rows = torch.zeros(5, 12), torch.zeros(5, 12), [3, 2], [3, 2]
-timed.all_to_all(*rows).wait()
-with timed.noting() as waits:
-    posted = timed.all_to_all(*rows)
-    clock[0] += 100
-    posted.wait()
-    gathered = timed.gather([1, 2]).tolist()
-timed.all_to_all(*rows).wait()
-result = [waits.device_s, waits.host_s, waits.sent_bytes, gathered]
-"""
-
-
-def test_waits_are_noted_where_they_are_made_and_while_noting() -> None:
-    to_the_other_rank = 2 * 12 * 4
-    assert _python(WAITS) == [5.0, 3.0, to_the_other_rank, [[1, 2]]]

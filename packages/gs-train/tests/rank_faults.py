@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program of ranks one of which meets a fault: ``python -m rank_faults ...`` is ``gs-train ...``.
+"""A program of ranks that meet faults: ``python -m rank_faults ...`` is ``gs-train ...``.
 
-The environment says which fault, see `Fault`. The rank writes the moment into a file.
+The environment says which faults, see `Fault`. The rank writes the moment into a file.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ class Fault:
     moment: str
     call: int = 1
 
-    def in_words(self) -> str:
-        """For the environment."""
-        return json.dumps(asdict(self))
-
     def seconds_ago(self) -> float:
         """Since it has happened."""
         return time.time() - float(Path(self.moment).read_text())
+
+
+def in_words(*faults: Fault) -> str:
+    """For the environment."""
+    return json.dumps([asdict(fault) for fault in faults])
 
 
 def _befall(fault: Fault) -> None:
@@ -101,7 +102,7 @@ def _call_before(holder: Any, name: str, before: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    told = Fault(**json.loads(os.environ[VARIABLE]))
-    if told.rank == int(os.environ["RANK"]):
-        _arm(told)
+    for told in json.loads(os.environ[VARIABLE]):
+        if told["rank"] == int(os.environ["RANK"]):
+            _arm(Fault(**told))
     sys.exit(main())

@@ -95,6 +95,12 @@ def test_two_ranks_leave_what_one_leaves(
     ranks = json.loads((out / "metrics.json").read_text())["ranks"]
     assert len(ranks) == 2
     assert all(rank["peak_host_bytes"] > 0 for rank in ranks)
+    seconds = json.loads((out / "metrics.json").read_text())["seconds"]
+    for rank in ranks:
+        assert rank["waited_device_s"] > 0
+        assert rank["waited_host_s"] > 0
+        assert rank["waited_device_s"] + rank["waited_host_s"] < seconds
+    assert "ranks" not in json.loads((alone / "metrics.json").read_text())
 
 
 @pytest.mark.gpu
@@ -107,6 +113,7 @@ def test_two_gpus_leave_what_one_leaves(tiny_capture: Path, tmp_path: Path) -> N
     _assert_as_alone(runs[1], runs[0])
     ranks = json.loads((runs[1] / "metrics.json").read_text())["ranks"]
     assert all(rank["peak_device_bytes"] > 0 for rank in ranks)
+    assert all(rank["waited_device_s"] > 0 for rank in ranks)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from rank_faults import VARIABLE, Fault
+from rank_faults import VARIABLE, Fault, in_words
 
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
@@ -113,11 +113,13 @@ class _Meet:
         self,
         fault: Fault,
         *more: str,
+        then: Fault | None = None,
         saves_every: int = SAVED,
         n_ranks: int = 2,
         renderer: str = "cpu",
     ) -> Ran:
-        self._monkeypatch.setenv(VARIABLE, fault.in_words())
+        faults = [fault] if then is None else [fault, then]
+        self._monkeypatch.setenv(VARIABLE, in_words(*faults))
         refines = "--adc.refine-start 1 --adc.refine-every 2 --adc.grow-grad2d 0.00005"
         options = (
             f"--renderer {renderer} --batch-size 2 --sh-degree 0 --resort-every 0.000001 {refines}"
@@ -240,6 +242,43 @@ def test_a_signal_to_one_rank_stops_all_after_the_same_step(
     assert fault.seconds_ago() < 20
     assert 1 <= meet.newest() < STEPS
     meet.goes_on()
+
+
+AGAIN = [
+    ("the batch goes on", "gs_train.world.ranks:Ranks.all_to_all", 2, LAST),
+    ("shards are written", SAVE[1][1], 1, LAST),
+    ("shards are written", SAVE[1][1], 1, FIRST),
+    ("ranks part", "gs_train.world.session:_part", 1, LAST),
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("phase", "point", "call", "rank"), AGAIN, ids=[f"{each[0]}-{each[3]}" for each in AGAIN]
+)
+def test_a_second_sigterm_leaves_the_save_alone(
+    meet: _Meet, phase: str, point: str, call: int, rank: int
+) -> None:
+    first = meet.fault(LAST, "gs_train.world.ranks:Ranks.all_to_all", "SIGTERM", after=0)
+    again = meet.fault(rank, point, "SIGTERM", call=call, after=0)
+    ran = meet(first, then=again, saves_every=0)
+    assert (ran.status, ran.errors) == (128 + signal.SIGTERM, [])
+    saved = meet.newest()
+    assert 1 <= saved < STEPS
+    (line,) = (line for line in ran.said if "stopped" in line)
+    assert line.startswith(f"gs-train: stopped after step {saved} of {STEPS}, checkpoint written; ")
+    meet.goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [FIRST, LAST])
+def test_ctrl_c_twice_claims_no_checkpoint(meet: _Meet, rank: int) -> None:
+    first = meet.fault(rank, "gs_train.world.ranks:Ranks.all_to_all", "SIGINT", after=0)
+    again = meet.fault(rank, SAVE[1][1], "SIGINT", after=0)
+    ran = meet(first, then=again, saves_every=0)
+    assert ran.status != 0
+    assert not any("checkpoint written" in line for line in ran.said)
+    assert latest_checkpoint(meet.out / "checkpoints") is None
 
 
 @pytest.mark.long

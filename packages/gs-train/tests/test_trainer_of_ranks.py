@@ -28,6 +28,7 @@ from gs_train.ranks.cuts import cut
 from gs_train.renderers import RenderOptions, make_renderer
 from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
+from gs_train.rows.morton import morton_order
 from gs_train.rows.operations import RowOperations
 from gs_train.runs.strategies import Strategy, StrategyStart
 from gs_train.runs.trainer import Trainer
@@ -122,6 +123,21 @@ def test_a_strategy_that_reports_all_ranks_goes_on(resort_every: float) -> None:
     n_removed = 2 * N_REMOVED
     last = (n_removed, n_rows - n_removed, 2 if resort_every else 0)
     assert results(2, run) == [last, last]
+
+
+@pytest.mark.parametrize("resort_every", [0.0, 1e-4])
+@one_threaded
+def test_each_rank_sorts_the_rows_that_it_owns(resort_every: float) -> None:
+    def run(world: ThreadWorld) -> tuple[list[int], list[int]]:
+        config = photo_config(batch_size=len(VIEWS), resort_every=resort_every)
+        strategy = _removing(world, lambda peers, n: peers.sums(n)[0])
+        trainer = Trainer(config, photographed("street").rows, strategy=strategy, **_parts(world))
+        _step(trainer, *VIEWS)
+        keys, order = trainer.model.keys.values, morton_order(trainer.model.read("means"))
+        return keys.tolist(), keys[order].tolist()
+
+    for keys, in_order in results(2, run):
+        assert (keys == in_order) == (resort_every > 0)
 
 
 @one_threaded

@@ -57,6 +57,11 @@ class SlotPlacement:
     def n_bytes(self) -> int:
         return self._sums.n_bytes + self._slots.n_bytes
 
+    @property
+    def sums_bytes(self) -> int:
+        """Those of `n_bytes` that gradients take."""
+        return self._sums.n_bytes
+
     def fits(self, n_rows: int) -> bool:
         return self._slots.fits(n_rows)
 

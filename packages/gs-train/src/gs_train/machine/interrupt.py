@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Collection
 from types import FrameType
 from typing import Any
 
@@ -27,11 +28,16 @@ class StopRequest:
     before.
 
     Signals reach Python's main thread only; entered elsewhere this does nothing.
+
+    Args:
+        ignores_more: each further SIGTERM has no effect, while a second SIGINT acts as before. A
+            batch system may tell a rank and its launcher, which tells the rank again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ignores_more: bool = False) -> None:
         self.signal_number: int | None = None
         self._previous: dict[int, Any] = {}
+        self._kept = {signal.SIGTERM} if ignores_more else set()
 
     def __enter__(self) -> StopRequest:
         if threading.current_thread() is threading.main_thread():
@@ -48,10 +54,10 @@ class StopRequest:
             raise Interrupted(self.signal_number, f"stopped during {work}")
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.signal_number = number
-        self._restore()
+        if self.signal_number is None:
+            self.signal_number = number
+            self._restore(but=self._kept)
 
-    def _restore(self) -> None:
-        while self._previous:
-            number, handler = self._previous.popitem()
-            signal.signal(number, handler)
+    def _restore(self, but: Collection[int] = ()) -> None:
+        for number in set(self._previous).difference(but):
+            signal.signal(number, self._previous.pop(number))

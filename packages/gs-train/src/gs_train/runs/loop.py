@@ -29,7 +29,6 @@ from gs_train.runs.held_out import HeldOut
 from gs_train.runs.logs import RunLog
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import Opened, opened
-from gs_train.runs.record import RunRecord
 from gs_train.runs.run_state import Spent
 from gs_train.runs.saver import Saver
 from gs_train.runs.sight import BlindEpochError, Sight
@@ -38,9 +37,9 @@ from gs_train.runs.trainer import StepResult, Trainer
 from gs_train.scene.scene import Scene
 from gs_train.scene.view_order import view_sampler
 from gs_train.sizes import format_bytes
-from gs_train.sizing.choice import Choice
 from gs_train.tide.trouble import StoreTroubleError
 from gs_train.world import SharedStop, World
+from gs_train.world.timed import noting
 
 _LOG_EVERY = 20
 
@@ -52,10 +51,8 @@ def train(
     trainer: Trainer,
     scene: Scene,
     folder: RunFolder,
-    before: Spent,
     stop: StopRequest | SharedStop,
-    choice: Choice,
-    record: RunRecord,
+    saver: Saver,
     photographs: PhotoReader,
     parts: Parts,
     world: World,
@@ -68,12 +65,13 @@ def train(
 
     Args:
         stop: the request of all ranks, where there are several.
+        saver: of this run, made for ``trainer`` as it is.
         parts: ``on_step`` is called after each step, before a checkpoint of the step is written.
         world: of the ranks, which save together; rank 0 writes the log.
         held_out: scored every so many steps, where the options say so.
 
     Returns:
-        What the run has cost, ``before`` included.
+        What the run has cost, earlier sessions included.
 
     Raises:
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
@@ -88,14 +86,13 @@ def train(
     """
     config, device = trainer.config, trainer.renderer.device
     if trainer.step >= config.steps:
-        return before
+        return saver.spent
     first_step = trainer.step
     # All the same; two are consumed ahead of need, in threads of their own.
     fed, known, decoded = (_view_batches(config, scene.capture, first_step) for _ in range(3))
     order = itertools.chain.from_iterable(decoded)
     present = next(known)
     upcoming = collections.deque(itertools.islice(known, _ANNOUNCED))
-    saver = Saver(trainer, scene, folder, before, choice, record, photographs, parts, world)
     sight = Sight(config, len(scene.capture.train), trainer.images_seen)
     n_rows = trainer.n_rows
     try:
@@ -128,11 +125,12 @@ def train(
                 n_rows = trainer.n_rows
                 with trace.host(BATCH), memory_for("the photographs of a batch"):
                     batch = _photographs(feed, present, world)
-                result = trainer.train_step(
-                    [(scene.views[i], image) for i, image in batch],
-                    [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
-                    meanwhile=feed.refill,
-                )
+                with noting(world, saver.waits):
+                    result = trainer.train_step(
+                        [(scene.views[i], image) for i, image in batch],
+                        [[scene.views[kept.shown(i)] for i in batch] for batch in upcoming],
+                        meanwhile=feed.refill,
+                    )
                 batch.clear()  # before the next photographs come
                 if upcoming:
                     present = upcoming.popleft()

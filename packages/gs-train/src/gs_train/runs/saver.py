@@ -28,6 +28,10 @@ from gs_train.runs.trainer import Trainer
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.sizing.choice import Choice
 from gs_train.world import World
+from gs_train.world.timed import Waits
+
+_TICK_S = 1e-6
+"""Seconds travel in whole ones of these."""
 
 
 class _Coming(NamedTuple):
@@ -51,6 +55,7 @@ class Saver:
         spent: until the last checkpoint.
         saved_step: of the last checkpoint; None: the run has none.
         pace: of the steps.
+        waits: for other ranks, in the steps.
         peaks: of device memory.
     """
 
@@ -82,6 +87,7 @@ class Saver:
         self.spent = before
         self._coming: _Coming | None = None
         self.pace = Pace(trainer.config.batch_size)
+        self.waits = Waits()
         self.peaks = DevicePeaks(trainer.renderer.device)
 
     def start_clock(self) -> None:
@@ -200,14 +206,16 @@ class Saver:
 
         return write
 
-    def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, int]] | None]:
-        """And what each rank has taken, where there are several."""
+    def _spent(self, n_steps: int) -> tuple[Spent, list[dict[str, float]] | None]:
+        """And what each rank has taken and waited for, where there are several."""
         device, before = self._trainer.renderer.device, self._before
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         peak, reserved = self.peaks.allocated_bytes, self.peaks.reserved_bytes
         names = ("peak_device_bytes", "peak_device_reserved_bytes", "peak_host_bytes")
-        of_ranks = self._world.gather([peak, reserved, peak_host_bytes()])
+        self.waits.settle()
+        waited = (round(s / _TICK_S) for s in (self.waits.device_s, self.waits.host_s))
+        of_ranks = self._world.gather([peak, reserved, peak_host_bytes(), *waited])
         spent = Spent(
             before.seconds + time.perf_counter() - self._started,
             before.images + n_steps * self._trainer.config.batch_size,
@@ -215,4 +223,8 @@ class Saver:
         )
         if self._world.size == 1:
             return spent, None
-        return spent, [dict(zip(names, own)) for own in of_ranks.tolist()]
+        return spent, [
+            dict(zip(names, of_bytes))
+            | {"waited_device_s": on_device * _TICK_S, "waited_host_s": on_host * _TICK_S}
+            for *of_bytes, on_device, on_host in of_ranks.tolist()
+        ]

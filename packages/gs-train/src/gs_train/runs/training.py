@@ -49,12 +49,15 @@ from gs_train.runs.renderer import renderer_for
 from gs_train.runs.resumption import require_resumable, resumed
 from gs_train.runs.run import Run
 from gs_train.runs.run_state import Spent
+from gs_train.runs.saver import Saver
 from gs_train.runs.start import RunStart
 from gs_train.runs.step_report import StopTraining
+from gs_train.runs.trainer import Trainer
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_extent import with_means_extent
 from gs_train.world import Alone, World
+from gs_train.world.timed import TimedWorld
 
 _NO_PARTS = Parts()
 
@@ -111,10 +114,13 @@ def fit_locked(
     renderer = parts.renderer or renderer_for(config)
     if world is None or world.size == 1:
         world = Alone(renderer.device)
+    else:
+        world = TimedWorld(world)
     cap_device_memory(config, renderer.device)
     lpips = load_lpips(backbone=config.lpips_backbone, device=renderer.device)
     with contextlib.ExitStack() as held:
-        own_stop = held.enter_context(StopRequest())
+        # One rank that ends amid a save leaves the others without it.
+        own_stop = held.enter_context(StopRequest(ignores_more=world.size > 1))
         stop = stop_of_all(own_stop, world)
         # Work that all ranks do is not left by one of them.
         early = own_stop if world.size == 1 else StopRequest()
@@ -177,20 +183,9 @@ def fit_locked(
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --more-steps")
+        saver = Saver(trainer, scene, folder, spent, choice, record, photographs, parts, world)
         try:
-            spent = train(
-                trainer,
-                scene,
-                folder,
-                spent,
-                stop,
-                choice,
-                record,
-                photographs,
-                parts,
-                world,
-                held_out,
-            )
+            spent = train(trainer, scene, folder, stop, saver, photographs, parts, world, held_out)
             if config.point_cloud:
                 write_point_cloud(
                     folder.point_cloud(trainer.step),
@@ -224,13 +219,13 @@ def fit_locked(
             held_out.write_comparison(trainer, _say)
             raise
         except Interrupted as stopped:
-            held_out.write_comparison(trainer, _say)
-            message = f"stopped after step {trainer.step:,} of {config.steps:,}, checkpoint written"
-            raise Interrupted(
-                stopped.signal_number,
-                f"{message}; go on with: {_again(config, parts, world)}",
-                is_common=stopped.is_common,
-            ) from None
+            if _is_saved(trainer, saver):  # else this rank alone was stopped, amid a step or a save
+                held_out.write_comparison(trainer, _say)
+            message = f"stopped after step {trainer.step:,} of {config.steps:,}, "
+            message += _saved(trainer, saver)
+            if saver.saved_step:
+                message += f"; go on with: {_again(config, parts, world)}"
+            raise Interrupted(stopped.signal_number, message, is_common=stopped.is_common) from None
 
 
 def _kind(config: FitConfig, parts: Parts) -> Kind:
@@ -250,6 +245,19 @@ def _check_options(config: FitConfig, folder: RunFolder, world: World) -> None:
     trace = config.trace
     if trace is not None:
         by_first(world, lambda: require_writable(trace, option="--trace"))
+
+
+def _is_saved(trainer: Trainer, saver: Saver) -> bool:
+    return trainer.is_whole and saver.saved_step == trainer.step
+
+
+def _saved(trainer: Trainer, saver: Saver) -> str:
+    """What a run that was stopped has saved."""
+    if _is_saved(trainer, saver):
+        return "checkpoint written"
+    if not saver.saved_step:
+        return "no checkpoint written"
+    return f"the newest checkpoint is of step {saver.saved_step:,}"
 
 
 def _again(config: FitConfig, parts: Parts, world: World) -> str:

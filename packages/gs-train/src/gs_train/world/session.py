@@ -53,6 +53,7 @@ def entered(
                     yield world
                 except Interrupted as stopped:
                     if stopped.is_common:  # the others may still be giving their memory back
+                        _ignore_termination()
                         _part(world)
                     raise
                 _part(world)
@@ -125,6 +126,13 @@ def _termination(watch: Watch) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before if watch.failure is None else signal.SIG_IGN)
+
+
+def _ignore_termination() -> None:
+    """Until `_termination` is left: this rank has done what SIGTERM asks for, and the others wait
+    for it."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _leave(board: Board, place: Standing) -> None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy.typing as npt
@@ -17,8 +18,12 @@ from gs_train.world.protocol import Ints, Pending, World
 
 Result = TypeVar("Result")
 
+_Pair = tuple[torch.cuda.Event, torch.cuda.Event]
 
-@dataclass
+_UNREAD = 64
+"""Pairs of events, beyond which those that have passed are read and used again."""
+
+
 class Waits:
     """What one rank waited for and sent.
 
@@ -30,36 +35,49 @@ class Waits:
         sent_bytes: of exchanges, to other ranks.
     """
 
-    device_s: float = 0.0
-    host_s: float = 0.0
-    sent_bytes: int = 0
-    _events: list[tuple[torch.cuda.Event, torch.cuda.Event]] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.device_s = 0.0
+        self.host_s = 0.0
+        self.sent_bytes = 0
+        self._unread: deque[_Pair] = deque()
+        self._free: list[_Pair] = []
 
-    @contextmanager
-    def device(self, is_cuda: bool) -> Iterator[None]:
-        """What is called inside makes the compute stream wait."""
+    def on_device(self, call: Callable[[], Result], *, is_cuda: bool) -> Result:
+        """The result of a call that makes the compute stream wait.
+
+        Asynchrony: never waits itself; two events are recorded.
+        """
         if not is_cuda:
             started = time.perf_counter()
-            yield
+            result = call()
             self.device_s += time.perf_counter() - started
-            return
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            return result
+        if len(self._unread) >= _UNREAD:
+            while self._unread and self._unread[0][1].query():
+                self._read()
+        start, end = self._free.pop() if self._free else (_event(), _event())
         start.record()
-        yield
+        result = call()
         end.record()
-        self._events.append((start, end))
+        self._unread.append((start, end))
+        return result
 
-    @contextmanager
-    def host(self) -> Iterator[None]:
-        """What is called inside makes the host wait."""
+    def on_host(self, call: Callable[[], Result]) -> Result:
+        """The result of a call that makes the host wait."""
         started = time.perf_counter()
-        yield
+        result = call()
         self.host_s += time.perf_counter() - started
+        return result
 
     def settle(self) -> None:
-        """Read the events, all of which have passed."""
-        self.device_s += sum(start.elapsed_time(end) for start, end in self._events) / 1e3
-        self._events.clear()
+        """Read all events; whoever calls has waited for the device."""
+        while self._unread:
+            self._read()
+
+    def _read(self) -> None:
+        start, end = self._unread.popleft()
+        self.device_s += start.elapsed_time(end) / 1e3
+        self._free.append((start, end))
 
 
 class TimedWorld:
@@ -75,17 +93,18 @@ class TimedWorld:
         self._waits: Waits | None = None
 
     @contextmanager
-    def noting(self) -> Iterator[Waits]:
-        """Waits of the calls inside; whoever leaves has waited for the device."""
-        self._waits = waits = Waits()
+    def noting(self, waits: Waits) -> Iterator[None]:
+        """While entered, waits are added to these."""
+        self._waits = waits
         try:
-            yield waits
+            yield
         finally:
             self._waits = None
-        waits.settle()
 
     def gather(self, values: npt.ArrayLike) -> Ints:
-        return self._on_host(lambda: self._world.gather(values))
+        if self._waits is None:
+            return self._world.gather(values)
+        return self._waits.on_host(lambda: self._world.gather(values))
 
     def sum(self, tensor: Tensor) -> Tensor:
         return self._on_device(lambda: self._world.sum(tensor))
@@ -114,14 +133,12 @@ class TimedWorld:
     def _on_device(self, call: Callable[[], Result]) -> Result:
         if self._waits is None:
             return call()
-        with self._waits.device(self.device.type == "cuda"):
-            return call()
+        return self._waits.on_device(call, is_cuda=self.device.type == "cuda")
 
-    def _on_host(self, call: Callable[[], Result]) -> Result:
-        if self._waits is None:
-            return call()
-        with self._waits.host():
-            return call()
+
+def noting(world: World, waits: Waits) -> AbstractContextManager[None]:
+    """While entered, waits of a `TimedWorld` are noted; of any other world nothing is."""
+    return world.noting(waits) if isinstance(world, TimedWorld) else nullcontext()
 
 
 @dataclass(frozen=True)
@@ -129,3 +146,7 @@ class _Noted:
     """A collective whose wait is noted."""
 
     wait: Callable[[], Any]
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
