@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store on a drive that takes no writes, from the superuser neither: a mount of the test's own."""
+"""A store on a drive that takes no writes, of a superuser neither: a mount of its own."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def training(name: str, result: Result) -> list[str]:
                 ["gsplat, `distributed=True`" if who == PEER else f"`{who}`", str(ranks),
                  *(_times(*both) for both in zip(lines, alone)),
                  ", ".join(_most(line, "ranks_peak_bytes", 1e-9, 1) for line in lines if line),
-                 ", ".join(_most(line, "waited_share", 1e2, 0) for line in lines
+                 ", ".join(_least_to_most(line, "waited_share", 1e2) for line in lines
                            if line and who != PEER and ranks > 1)]
             )  # fmt: skip
     first = result.lines[0]
@@ -34,8 +34,9 @@ def training(name: str, result: Result) -> list[str]:
     words = (
         f"Images a second of {first.axes['gaussians']:,} Gaussians, {width} x {height}, "
         f"{first.facts['visible']:,.0f} rows a view, neighbours share {first.axes['overlap']:.2f}, "
-        f"shuffled; median of {len(first.samples)} runs (least to most), times one GPU. Memory of "
-        "tensors and share of the time waited for others are those of the worst GPU, by batch."
+        f"shuffled; median of {len(first.samples)} runs (least to most), times one GPU. By batch, "
+        "memory of tensors of the worst GPU, and the share of the time waited for others: of the "
+        "GPU that waits least, which is what exchanges cost, to the one that waits most."
     )
     heads = ["", "GPUs", *(f"batch {batch}" for batch in batches), "GB a GPU", "waited, %"]
     return below(name, result, words) + grid(heads, rows)
@@ -96,6 +97,11 @@ def _times(line: Line | None, alone: Line | None) -> str:
 
 def _most(line: Line, fact: str, scale: float, digits: int) -> str:
     return f"{scale * max(line.facts[fact]):.{digits}f}"
+
+
+def _least_to_most(line: Line, fact: str, scale: float) -> str:
+    shares = [scale * share for share in line.facts[fact]]
+    return f"{min(shares):.0f} to {max(shares):.0f}"
 
 
 def _rate(line: Line) -> float:

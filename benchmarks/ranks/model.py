@@ -5,9 +5,8 @@
     python benchmarks/ranks/model.py             # after new files came into benchmarks/results
     python benchmarks/ranks/model.py --check     # exit status 1 if the page says something else
 
-The page explains the model. One GPU's rates come from ``ranks.json`` where it has two batches, else
-from ``engine-20m.json``, and those of several GPUs from ``ranks.json`` and ``ranks-4gpu.json``;
-exchanges and their cost beside drawing come from ``exchange.json``, the shortest step from
+The page explains the model. Rates of one GPU and of several come from ``ranks-4gpu.json``,
+exchanges and their cost beside drawing from ``exchange.json``, the shortest step from
 ``capture.json``. A term that no file has is assumed, and the page says so.
 """
 
@@ -19,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from scipy.optimize import nnls
+
 from pages.cells import grid, number
 from results import Line, Result, read_result
 
@@ -26,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ("none", "best")
 RANKS = (2, 4, 8)
 BATCHES = (1, 4, 8, 16, 64)
-FOUR = "ranks-4gpu"
+RANKS_FILE = "ranks-4gpu"
 BEGIN, END = "<!-- model -->", "<!-- end of model -->"
 
 RECORD_BYTES, GRADIENT_BYTES = 52, 48
@@ -97,6 +99,29 @@ class Links:
 
 
 @dataclass(frozen=True)
+class Launching:
+    """What the main thread of a rank takes for a batch: ``batch_ms``, ``view_ms`` for each view of
+    the batch, and ``drawn_ms`` for each view that the rank draws."""
+
+    batch_ms: float
+    view_ms: float
+    drawn_ms: float
+
+    @classmethod
+    def of(cls, points: Sequence[tuple[int, int, float]]) -> Launching:
+        """From (batch, ranks, milliseconds) of steps whose views are not cut: the sums that miss
+        them least, relative to each."""
+        lines = np.array([[1.0, batch, batch / ranks] for batch, ranks, _ in points])
+        ms = np.array([ms for _, _, ms in points])
+        found, _ = nnls(lines / ms[:, None], np.ones(len(ms)))
+        return cls(*found.tolist())
+
+    def ms(self, batch: int, ranks: int) -> float:
+        """Of a batch; a part of a view is launched as a whole one."""
+        return self.batch_ms + self.view_ms * batch + self.drawn_ms * -(-batch // ranks)
+
+
+@dataclass(frozen=True)
 class Terms:
     """Of the model, besides one GPU's.
 
@@ -105,15 +130,24 @@ class Terms:
         links: of exchanges.
         beside_ms: for which drawing takes longer in a round because of its exchanges.
         least_ms: of a step, whatever is drawn.
+        launching: by preset.
     """
 
     visible: float
     links: Links
     beside_ms: float
     least_ms: float
+    launching: dict[str, Launching]
 
-    def step_ms(self, one: OneGpu, batch: int, ranks: int) -> float:
-        """Of a batch on several GPUs."""
+    def step_ms(self, preset: str, one: OneGpu, batch: int, ranks: int) -> float:
+        """Of a batch on several GPUs: of what takes longer, the devices or the threads that launch
+        their work."""
+        launching = self.launching.get(preset)
+        launched = 0.0 if launching is None or ranks == 1 else launching.ms(batch, ranks)
+        return max(self.device_ms(one, batch, ranks), launched)
+
+    def device_ms(self, one: OneGpu, batch: int, ranks: int) -> float:
+        """Of a batch on several GPUs whose work is launched in time."""
         if ranks == 1:
             return one.ms(batch)
         whole, left = divmod(batch, ranks)
@@ -160,25 +194,20 @@ def measured(folder: Path) -> Measured:
     """What a folder of results says; the rest is assumed."""
     results = {
         name: read_result(folder / f"{name}.json")
-        for name in ("ranks", FOUR, "engine-20m", "exchange", "capture")
+        for name in (RANKS_FILE, "exchange", "capture")
         if (folder / f"{name}.json").exists()
     }
-    ranks = list(results["ranks"].lines) if "ranks" in results else []
-    # A line needs two batches.
-    is_ranks = all(len(_of(ranks, preset, {"ranks": 1})) > 1 for preset in PRESETS)
-    alone = results["ranks" if is_ranks else "engine-20m"]
-    axis = {"ranks": 1} if is_ranks else {"order": "shuffle"}
-    found = [line for line in alone.lines if line.name in PRESETS]
+    ranks = results[RANKS_FILE]
+    found = [line for line in ranks.lines if line.name in PRESETS]
     rates = {
-        preset: {line.axes["batch"]: line.median for line in _of(found, preset, axis)}
+        preset: {line.axes["batch"]: line.median for line in _of(found, preset, {"ranks": 1})}
         for preset in PRESETS
     }
-    one = {preset: OneGpu.of(those) for preset, those in rates.items() if len(those) > 1}
-    on_four = results[FOUR].lines if FOUR in results else ()
+    one = {preset: OneGpu.of(those) for preset, those in rates.items()}
     several = {
         (line.name, line.axes["ranks"], line.axes["batch"]): line.median
-        for line in (*ranks, *on_four)
-        if line.name in PRESETS and line.axes["ranks"] > 1
+        for line in found
+        if line.axes["ranks"] > 1
     }
     first = found[0]
     links, beside, sources = _exchanges(results.get("exchange"))
@@ -187,14 +216,24 @@ def measured(folder: Path) -> Measured:
         line = results["capture"].line("none", "images/s")
         least = 1e3 / line.median if line else 0.0
         sources["least"] = f"measured, `capture.json`, {results['capture'].machine['gpu']}"
-    name = "ranks.json" if is_ranks else "engine-20m.json"
-    sources["one"] = f"measured, `{name}`, {alone.machine['gpu']}"
+    sources["one"] = f"measured, `{RANKS_FILE}.json`, {ranks.machine['gpu']}"
+    sources["launching"] = f"fitted to batches of whole views of `{RANKS_FILE}.json`"
     width, height = first.axes["size"]
     scene = (
         f"{first.axes['gaussians']:,} Gaussians, {width} x {height}, "
         f"{first.facts['visible']:,.0f} rows a view, shuffled"
     )
-    terms = Terms(first.facts["visible"], links, beside, least)
+    launching = {
+        preset: Launching.of(
+            [
+                (batch, n, 1e3 * batch / rate)
+                for (name, n, batch), rate in several.items()
+                if name == preset and batch % n == 0
+            ]
+        )
+        for preset in PRESETS
+    }
+    terms = Terms(first.facts["visible"], links, beside, least, launching)
     return Measured(one, several, terms, sources, scene, _copies(results.get("exchange")))
 
 
@@ -265,6 +304,9 @@ def _terms(found: Measured) -> list[list[str]]:
     for preset, one in found.one.items():
         rows.append([f"v, `{preset}`", f"{one.view_ms:.2f} ms", sources["one"]])
         rows.append([f"s, `{preset}`", f"{one.step_ms:.2f} ms", sources["one"]])
+    for preset, launching in terms.launching.items():
+        words = f"{launching.batch_ms:.2f}, {launching.view_ms:.2f} and {launching.drawn_ms:.2f} ms"
+        rows.append([f"l, m, n, `{preset}`", words, sources["launching"]])
     return [
         *rows,
         ["f, of s", f"{FIXED_MS:.2f} ms at most", "assumed"],
@@ -291,7 +333,7 @@ def _foretold(found: Measured) -> list[list[str]]:
         for ranks in RANKS:
             cells = []
             for batch in BATCHES:
-                ms = found.terms.step_ms(one, batch, ranks)
+                ms = found.terms.step_ms(preset, one, batch, ranks)
                 cells.append(f"{number(1e3 * batch / ms)} ({one.ms(batch) / ms:.2f})")
             rows.append(["", str(ranks), *cells])
     return rows
@@ -305,7 +347,7 @@ def _checked(found: Measured) -> list[str]:
             cells = []
             for batch in BATCHES:
                 rate = found.several.get((preset, ranks, batch))
-                ms = found.terms.step_ms(one, batch, ranks)
+                ms = found.terms.step_ms(preset, one, batch, ranks)
                 cells.append(
                     f"{number(rate)} ({rate * ms / batch / 1e3:.2f})" if rate is not None else "-"
                 )
