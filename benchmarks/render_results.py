@@ -78,7 +78,6 @@ TABLES: dict[str, Table] = {
     "ranks-4k": training,
     "ranks-40m-4gpu": training,
     "ranks-4gpu": training,
-    "ranks-4gpu-h200": training,
     "exchange": exchange,
     "capture-ranks": capture,
     "cull": culling,
@@ -100,6 +99,7 @@ OF_PACKAGES: dict[str, Table] = {
     "moments": moments,
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
+    "ranks-4gpu-h200": training,
 }
 
 

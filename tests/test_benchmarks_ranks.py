@@ -133,16 +133,20 @@ def test_the_page_on_scaling_is_what_the_model_gives() -> None:
 
 
 STEPS = """
-from model import CUT, FIXED_MS, UNEVEN, Links, OneGpu, Terms
+from model import CUT, FIXED_MS, UNEVEN, Launching, Links, OneGpu, Terms
 one = OneGpu.of({batch: 1e3 * batch / (3.2 + 2.0 * batch) for batch in (1, 4, 16)})
-terms = Terms(1e6, Links(0.02, 260.0), 0.1, least_ms=1.5)
-slow = Terms(1e6, Links(0.02, 1.0), 0.1, least_ms=1.5)
+terms = Terms(1e6, Links(0.02, 260.0), 0.1, 1.5, {})
+slow = Terms(1e6, Links(0.02, 1.0), 0.1, 1.5, {})
+launched = Terms(1e6, Links(0.02, 260.0), 0.1, 1.5, {"none": Launching(20.0, 0.5, 1.5)})
+points = [(b, n, 5.0 + 0.5 * b + 1.5 * b / n) for b, n in ((2, 2), (8, 2), (8, 4), (64, 4))]
 result = {
-    "one": [one.step_ms, one.view_ms, terms.step_ms(one, 8, 1)],
-    "two": terms.step_ms(one, 8, 2),
-    "cut": terms.step_ms(one, 9, 2) - terms.step_ms(one, 8, 2),
-    "slow": slow.step_ms(one, 8, 2),
-    "least": Terms(0.0, Links(0.0, 1.0), 0.0, least_ms=99.0).step_ms(one, 1, 8),
+    "one": [one.step_ms, one.view_ms, terms.step_ms("none", one, 8, 1)],
+    "two": terms.step_ms("none", one, 8, 2),
+    "cut": terms.step_ms("none", one, 9, 2) - terms.step_ms("none", one, 8, 2),
+    "slow": slow.step_ms("none", one, 8, 2),
+    "least": Terms(0.0, Links(0.0, 1.0), 0.0, 99.0, {}).step_ms("none", one, 1, 8),
+    "launched": [launched.step_ms(name, one, 9, 4) for name in ("none", "best")],
+    "launching": vars(Launching.of(points)),
     "links": vars(Links.of([(1e6, 0.02), (3e6, 0.04)])),
 }
 """
@@ -158,6 +162,10 @@ def test_the_model_adds_what_its_page_says() -> None:
     exchanged = 0.04 + (52 + 48) / 2
     assert found["slow"] == pytest.approx(4 * exchanged + ends + exchanged)
     assert found["least"] == 99.0
+    assert found["launched"][0] == pytest.approx(20.0 + 9 * 0.5 + 3 * 1.5)
+    assert found["launched"][1] < 20.0
+    fitted = {"batch_ms": 5.0, "view_ms": 0.5, "drawn_ms": 1.5}
+    assert found["launching"] == pytest.approx(fitted)
     assert found["links"] == pytest.approx({"start_ms": 0.01, "gb_s": 100.0})
 
 
@@ -173,9 +181,10 @@ def test_the_model_takes_its_terms_from_files_that_are_there(tmp_path: Path) -> 
             lines.append(_line(way, 0.01 + n_bytes / 1e8, axes, bytes=n_bytes))
             lines.append(_line(f"drawing beside {way}", 1.0 + rows / 4.8e6, axes))
     lines.append(_line("copies both ways, all together", 52.0, {"ranks": 2}))
-    engine = json.loads((BENCHMARKS / "results" / "engine-20m.json").read_text())
-    (tmp_path / "engine-20m.json").write_text(json.dumps(engine))
-    (tmp_path / "exchange.json").write_text(json.dumps(engine | {"lines": lines}))
+    ranks = json.loads((BENCHMARKS / "results" / "ranks-4gpu.json").read_text())
+    alone = [line for line in ranks["lines"] if line["axes"]["ranks"] == 1]
+    (tmp_path / "ranks-4gpu.json").write_text(json.dumps(ranks | {"lines": alone}))
+    (tmp_path / "exchange.json").write_text(json.dumps(ranks | {"lines": lines}))
     beside, start, rate, said = _python(
         f"""
 from pathlib import Path

@@ -223,16 +223,15 @@ def measured(folder: Path) -> Measured:
         f"{first.axes['gaussians']:,} Gaussians, {width} x {height}, "
         f"{first.facts['visible']:,.0f} rows a view, shuffled"
     )
-    launching = {
-        preset: Launching.of(
-            [
-                (batch, n, 1e3 * batch / rate)
-                for (name, n, batch), rate in several.items()
-                if name == preset and batch % n == 0
-            ]
-        )
+    whole = {
+        preset: [
+            (batch, n, 1e3 * batch / rate)
+            for (name, n, batch), rate in several.items()
+            if name == preset and batch % n == 0
+        ]
         for preset in PRESETS
     }
+    launching = {preset: Launching.of(points) for preset, points in whole.items() if points}
     terms = Terms(first.facts["visible"], links, beside, least, launching)
     return Measured(one, several, terms, sources, scene, _copies(results.get("exchange")))
 
