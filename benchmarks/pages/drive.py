@@ -42,12 +42,13 @@ def foretold(name: str, result: Result) -> list[str]:
              *(number(size, 0) for size in gib)]
         )  # fmt: skip
     facts, axes = result.facts, result.lines[0].axes
+    visits = sorted({round(line.facts["visits"]) for line in result.lines})
     read, write = (part.removesuffix("GB") for part in facts["drive"].split(":"))
     words = (
-        f"{axes['view_rows']:,.0f} Gaussians a view, each seen by {facts['visits']:.0f} views of "
-        f"an epoch, batches of {facts['batch_size']}; {facts['device_memory']} of the device, "
-        f"{facts['host_memory']} of host memory, a drive of {read} and {write} GB/s. Rates of "
-        f"{facts['rates']}. No line of this table has been run."
+        f"{axes['view_rows']:,.0f} Gaussians a view, each seen by {' to '.join(map(str, visits))} "
+        f"views of an epoch, batches of {facts['batch_size']}; {facts['device_memory']} of the "
+        f"device, {facts['host_memory']} of host memory, a drive of {read} and {write} GB/s. Rates "
+        f"of {facts['rates']}. No line of this table has been run."
     )
     heads = ["order", "Gaussians", "images/s, foretold", "bound by", "read an image, MiB",
              "records, GiB", "snapshots, up to, GiB"]  # fmt: skip
