@@ -194,10 +194,11 @@ def sanitize(session: nox.Session) -> None:
     """compute-sanitizer over the tests of every kernel; needs a GPU and the CUDA toolkit."""
     _install(session, *PACKAGES, extra="test")
     folders = [f"packages/{package}/tests" for package in NATIVE]
-    loss = "packages/gs-train/tests/test_loss.py"
+    # Of gs-train, the kernels that Triton makes of Python.
+    triton = [f"packages/gs-train/tests/test_{name}.py" for name in ("loss", "box_fits")]
     for tool in ("memcheck", "racecheck"):
         checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for tests_of in (*folders, loss):
+        for tests_of in (*folders, *triton):
             marked = ["-m", "gpu and not asynchrony", tests_of, *session.posargs]
             command = [*checker, "python", "-m", "pytest", *marked]
             session.run(*command, env={"GS_REQUIRE_GPU": "1"}, external=True)

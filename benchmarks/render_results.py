@@ -20,7 +20,7 @@ from pathlib import Path
 
 import chart
 from pages.cells import Results, Table, number, required
-from pages.drive import survey, tide
+from pages.drive import boxes, foretold, survey, tide
 from pages.exposures import exposures
 from pages.large import largest, start, whole
 from pages.parts import (
@@ -33,7 +33,7 @@ from pages.parts import (
     view,
 )
 from pages.ranks import capture, exchange, training
-from pages.stores import limits, moments
+from pages.stores import limits, moments, store
 from pages.training import (
     ALL_ON_DEVICE,
     ALONE,
@@ -97,6 +97,9 @@ OF_PACKAGES: dict[str, Table] = {
     "survey": survey,
     "limits": limits,
     "moments": moments,
+    "foretold": foretold,
+    "boxes": boxes,
+    "store": store,
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
     "ranks-4gpu-h200": training,

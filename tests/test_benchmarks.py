@@ -169,7 +169,9 @@ def test_publish_writes_a_file_for_every_table_by_a_script_that_exists() -> None
         assert (FOLDER / command.split()[0]).exists(), command
     page = "".join((ROOT / "docs" / name).read_text() for name in ("benchmarks.md", "scaling.md"))
     marks = " ".join(re.findall(r"<!-- results: ([\w -]+) -->", page)).split()
-    assert {"capture-boruszyn", "capture-mcmc", *marks} == published.keys() | {"chart"}
+    quoted = {path.stem for path in (FOLDER / "results" / "quoted").glob("*.json")}
+    shown = {"capture-boruszyn", "capture-mcmc", *marks} - quoted
+    assert shown == published.keys() | {"chart"}
     table = (FOLDER / "results" / "README.md").read_text()
     rows = dict(re.findall(r"^\| `([\w-]+)\.json` \| `([\w/.]+)`", table, re.MULTILINE))
     assert rows == {name: command.split()[0] for name, command in published.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store on a drive that takes no writes, of a superuser neither: a mount of its own."""
+"""A store on a drive that takes no writes, also not those of the superuser: a mount of its own."""
 
 from __future__ import annotations
 

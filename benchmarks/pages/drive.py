@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from pages.cells import RESULTS, below, grid, required, spread
+import statistics
+
+from pages.cells import RESULTS, below, grid, number, required, spread
 from results import Result
 
 _FOLDER = f"{RESULTS}/quoted"
@@ -40,6 +42,57 @@ def tide(name: str, result: Result) -> list[str]:
     return below(name, result, words, folder=_FOLDER) + grid(
         ["rows", "images/s", "of `none`"], rows
     )
+
+
+def foretold(name: str, result: Result) -> list[str]:
+    """What `gs-train plan` foretells of surveys larger than any that was trained."""
+    rows = []
+    for line in result.lines:
+        gib = [line.facts[what] / 2**30 for what in ("records", "snapshots")]
+        rows.append(
+            [f"`{line.axes['order']}`", f"{line.axes['gaussians'] / 1e6:,.0f}M",
+             number(line.median), line.facts["bound"], number(line.facts["read"] / 2**20),
+             *(number(size, 0) for size in gib)]
+        )  # fmt: skip
+    facts, axes = result.facts, result.lines[0].axes
+    visits = sorted({round(line.facts["visits"]) for line in result.lines})
+    read, write = (part.removesuffix("GB") for part in facts["drive"].split(":"))
+    words = (
+        f"{axes['view_rows']:,.0f} Gaussians a view, each seen by {' to '.join(map(str, visits))} "
+        f"views of an epoch, batches of {facts['batch_size']}; {facts['device_memory']} of the "
+        f"device, {facts['host_memory']} of host memory, a drive of {read} and {write} GB/s. Rates "
+        f"of {facts['rates']}. No line of this table has been run."
+    )
+    heads = ["order", "Gaussians", "images/s, foretold", "bound by", "read an image, MiB",
+             "records, GiB", "snapshots, up to, GiB"]  # fmt: skip
+    return below(name, result, words, folder=_FOLDER) + grid(heads, rows)
+
+
+def boxes(name: str, result: Result) -> list[str]:
+    """By how much more blocks are listed than hold a row that a view sees."""
+    rows = []
+    for scene in result.axis("scene"):
+        for batch in result.axis("batch"):
+            for block_rows in result.axis("block rows"):
+                which = {"scene": scene, "batch": batch, "block rows": block_rows}
+                lines = [
+                    required(result.line(what, **which), what)
+                    for what in ("for ever", "now", "now, along Morton")
+                ]
+                facts = lines[0].facts
+                rows.append(
+                    [scene, str(batch), f"{block_rows:,}", f"{facts['visible']:,.0f}",
+                     f"{facts['holding']:,.0f}",
+                     *(f"{statistics.mean(line.samples):.2f}" for line in lines)]
+                )  # fmt: skip
+    words = (
+        "Blocks that a view lists over blocks that hold a row which the view sees, mean of the "
+        "views: through boxes of all that sleeping rows may do, through boxes of what they are "
+        "now, and the same for runs of rows along the Morton curve. Gradients are made up."
+    )
+    heads = ["scene", "batch", "rows of a block", "rows seen", "blocks that hold some",
+             "listed, for ever", "now", "now, Morton"]  # fmt: skip
+    return below(name, result, words, folder=_FOLDER) + grid(heads, rows)
 
 
 def survey(name: str, result: Result) -> list[str]:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of docs/drive.md: what grows with a scene on a drive, and what moments are worth."""
+"""Tables about stores: the speed of one beside its drive, what grows with a scene, and what moments
+are worth."""
 
 from __future__ import annotations
 
-from pages.cells import RESULTS, below, grid, number, required, spread
+import re
+import statistics
+
+from pages.cells import QUOTED, RESULTS, below, grid, number, required, spread
 from results import Line, Result
 
 TIMES = ("open", "resume", "pause", "snapshot")
@@ -65,3 +69,28 @@ def moments(name: str, result: Result) -> list[str]:
     )
     heads = ["`--order`", "moments kept", "forgotten", "gain, seed by seed"]
     return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(heads, rows)
+
+
+def store(name: str, result: Result) -> list[str]:
+    """Rates of a store and of plain calls on the same drive, by kind of transfer and record."""
+    rows = []
+    for line in result.lines:
+        found = re.fullmatch(r"store (\w+), (\d+) KiB, (\d+) threads", line.name)
+        if found is None:
+            continue
+        kind, kib, threads = found.groups()
+        raw = required(result.line(line.facts["limit"]), line.facts["limit"])
+        rates = [
+            sorted(line.facts["bytes"] / seconds / 1e9 for seconds in own.samples)
+            for own in (raw, line)
+        ]
+        said = [f"{statistics.median(own):.2f} ({own[0]:.2f} to {own[-1]:.2f})" for own in rates]
+        rows.append([kind, kib, threads, *said, f"{line.facts['share']:.0%}"])
+    words = (
+        f"GB/s of a store of blocks, and of plain `preadv` and `pwritev` past the page cache: the "
+        f"same sizes, threads and random order, in turns; {result.lines[0].axes['bytes'] >> 20:,} "
+        "MiB a sample, median (least to most), and the median of the shares of pairs. The drive is "
+        "a virtual one, shared with other machines."
+    )
+    heads = ["transfer", "record, KiB", "threads", "drive, GB/s", "store, GB/s", "share"]
+    return below(name, result, words, folder=QUOTED) + grid(heads, rows)

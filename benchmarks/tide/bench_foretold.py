@@ -105,13 +105,15 @@ def main() -> None:
         data=Path("CAPTURE"), out=Path("RUN"), offload="tide", strategy="fixed",
         batch_size=options.batch_size,
     )  # fmt: skip
-    record = Record(options.json, rates=rates.device, drive=options.drive)
+    record = Record(
+        options.json, rates=rates.device, drive=options.drive, batch_size=options.batch_size,
+        device_memory=options.device_memory, host_memory=options.host_memory,
+    )  # fmt: skip
     titles = ("order", "Gaussians", "images/s", "bound by", "read/image", "written/image")
     print("".join(f"{title:>15s}" for title in (*titles, "drive", "snapshots", "fits")))
     for order in ("tiles", "shuffle"):
         seen = survey(options.city, options.views, order, options.batch_size)
         visits = seen.mean.visible * seen.epoch_batches / seen.epoch_rows
-        record.facts["visits"] = visits
         print(f"{order}: a Gaussian that is seen at all is seen by {visits:.1f} views")
         for n in map(int, options.n):
             work = replace(seen.with_rows(n).seeing(options.view_rows), renderer="raster")
@@ -126,7 +128,10 @@ def main() -> None:
             ]  # fmt: skip
             print("".join(f"{cell:>15s}" for cell in cells), flush=True)
             axes = {"order": order, "gaussians": n, "view_rows": options.view_rows}
-            facts = {"bound": speed.bound, "read": moved[0], "written": moved[1]}
+            facts = {
+                "bound": speed.bound, "read": moved[0], "written": moved[1], "visits": visits,
+                "records": plan.drive_bytes, "snapshots": plan.snapshot_bytes,
+            }  # fmt: skip
             record.add("tide", [speed.images_per_second], "images/s", axes=axes, **facts)
     record.write()
 

@@ -3,8 +3,8 @@
 
 Each case damages one file of a capture, of points to start from or of a run, and gives it to the
 command line. Good are: an end in order with finite results; or exit status 2 and one line that
-names what is wrong, with nothing half-written. A damaged checkpoint is refused, or what comes of
-it is what comes of the good one to the last bit.
+names what is wrong, with nothing half-written. A damaged checkpoint or store is refused, or what
+comes of it is what comes of the good one to the last bit.
 """
 
 from __future__ import annotations
@@ -24,13 +24,23 @@ import numpy as np
 from campaigns.case import Case
 from campaigns.checkpoints import damage_checkpoint, keeps_values, make_right, split_newest
 from campaigns.commands import Ended, run_command
-from campaigns.good_files import MORE_STEPS, OPTIONS, STEPS, write_captures, write_points, write_run
+from campaigns.good_files import (
+    IN_STORE,
+    MORE_STEPS,
+    OPTIONS,
+    STEPS,
+    write_captures,
+    write_points,
+    write_run,
+)
 from campaigns.mutations import NAMES, damage, damage_folder
 from gs_train.files.ply import load_ply
 
 SECONDS = 300.0
 
 _CAPTURES = ("binary", "distorted", "text")
+_STORED = "stored"
+"""The run whose rows are in a store, of the capture ``binary``."""
 _AFTER = ("resume", "eval", "export", "export-gsplat", "render", "inspect")
 """What is done with a run."""
 
@@ -43,17 +53,23 @@ def prepare(shared: Path) -> None:
         run = shared / f"run-{name}"
         write_run(shared / name, run)
         split_newest(run)
-        for what in _AFTER:
-            out = shared / "results" / name / what
-            shutil.copytree(run, out)
-            ended = run_command(_after(what, out, shared / name), shared)
-            assert ended.status == 0, ended
+        _use_good(shared, name, shared / name)
+    write_run(shared / "binary", shared / f"run-{_STORED}", *IN_STORE)
+    _use_good(shared, _STORED, shared / "binary")
+
+
+def _use_good(shared: Path, name: str, capture: Path) -> None:
+    for what in _AFTER:
+        out = shared / "results" / name / what
+        shutil.copytree(shared / f"run-{name}", out)
+        ended = run_command(_after(what, out, capture), shared)
+        assert ended.status == 0, ended
 
 
 def run(case: Case) -> None:
     kinds = (*[_bad_capture] * 5, *[_bad_run] * 4, *[_bad_folder] * 2, _bad_points, _bad_name)
     kinds = (*kinds, *[_bad_checkpoint] * 4)
-    kinds = (*kinds, _bad_out, _bomb)
+    kinds = (*kinds, _bad_out, _bomb, *[_bad_store] * 3)
     kinds[case.rng.integers(len(kinds))](case)
 
 
@@ -97,6 +113,18 @@ def _bad_checkpoint(case: Case) -> None:
         assert ended.status == 2 or not is_told, "checksums must tell what is damaged"
     else:
         _go_on(case, name, out, case.shared / name, said, is_same=keeps_values(said))
+
+
+def _bad_store(case: Case) -> None:
+    """A file of the store that holds the rows of a run: its name says which, and its bytes what."""
+    out = case.folder / "run"
+    shutil.copytree(case.shared / f"run-{_STORED}", out)
+    files = _files(out / "store")
+    file = files[case.rng.integers(len(files))]
+    if not file.stat().st_size:  # the lock, of which there is nothing to damage else
+        file.write_bytes(b"locked")
+    said = f"store, {damage(file, case.rng, others=files)}"
+    _go_on(case, _STORED, out, case.shared / "binary", said, is_same=True)
 
 
 def _bad_folder(case: Case) -> None:

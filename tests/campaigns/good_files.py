@@ -22,6 +22,12 @@ STEPS, MORE_STEPS = 3, 5
 """Of a run, and of a run that goes on."""
 OPTIONS = ("--renderer", "cpu", "--cap", "200", "--sh-degree", "1", "--checkpoint-every", "2")
 
+IN_STORE = (
+    *("--offload", "tide", "--strategy", "fixed", "--block-rows", "16"),
+    *("--tide.slots", "4", "--tide.arena", "30kB"),
+)
+"""Of a run whose rows are in a store on the drive, and few of them in memory."""
+
 
 def write_captures(folder: Path) -> None:
     """``binary`` (JPEG), ``distorted`` (PNG, OPENCV) and ``text`` (JPEG), of 6 views each."""
@@ -92,7 +98,7 @@ def write_points(capture: Path, folder: Path) -> None:
     (folder / "ascii.ply").write_text(text + "\n")
 
 
-def write_run(capture: Path, run: Path) -> None:
+def write_run(capture: Path, run: Path, *more: str) -> None:
     """A run of `STEPS` steps with two checkpoints."""
-    command = ["fit", str(capture), "--out", str(run), "--steps", str(STEPS), *OPTIONS]
+    command = ["fit", str(capture), "--out", str(run), "--steps", str(STEPS), *OPTIONS, *more]
     assert main(command) == 0

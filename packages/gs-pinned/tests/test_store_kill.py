@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that is killed with kill -9 at any call of the system leaves a snapshot."""
+"""A process that kill -9 ends, at any call of the system or at any time, leaves a snapshot."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 # The writer, a fork that kills itself at a random call while its other threads go on, tells of
-# each snapshot through a pipe, before and after. Every run goes on where the last one ended.
+# each snapshot through a pipe, before and after. Every run goes on where the last one ended. With
+# `timed` its parent kills it instead, some time after its first snapshot, between calls too.
 SCRIPT = """
-import os, random, signal, sys
+import os, random, signal, sys, time
 import numpy as np
 from gs_pinned import BlockStore, Plane
 
@@ -18,7 +19,7 @@ from repeated_columns import repeated
 
 PLANES = [Plane("head", 2, is_head=True), Plane("tail", 40)]
 ROWS, BLOCKS = 32, 12
-path, kills, seed = {path!r}, {kills}, {seed}
+path, kills, seed, timed = {path!r}, {kills}, {seed}, {timed}
 choice = random.Random(seed)
 
 
@@ -51,7 +52,8 @@ def write(calls_left, pipe):
             os.kill(os.getpid(), signal.SIGKILL)
         return 0
 
-    store = BlockStore.open(path, threads=4, on_call=hear)
+    # Nothing of Python runs in the threads that move rows of a child that is killed at any time.
+    store = BlockStore.open(path, threads=4, **({{}} if timed else {{"on_call": hear}}))
     n = int(store.state or b"0")
     while True:
         n += 1
@@ -75,7 +77,14 @@ for _ in range(kills):
         finally:
             os._exit(3)
     os.close(put)
-    told = [int(word) for word in os.fdopen(get).read().split()]
+    text = b""
+    while timed and b"-" not in text:
+        text += os.read(get, 64)
+    if timed:
+        time.sleep(choice.uniform(0.0, 0.02))
+        os.kill(child, signal.SIGKILL)
+    text += os.fdopen(get, "rb").read()
+    told = [int(word) for word in text.split()]
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status == -signal.SIGKILL, status
     done = max([made, *(-word for word in told)])
@@ -95,14 +104,24 @@ print(moved)
 """
 
 
-def kill(run_script: Callable[..., str], path: Path, kills: int, seed: int) -> None:
+def kill(
+    run_script: Callable[..., str], path: Path, kills: int, seed: int, *, timed: bool = False
+) -> int:
+    """Returns how many of the kills found a newer snapshot than the kill before."""
     tests = str(Path(__file__).parent)
-    out = run_script(SCRIPT.format(path=str(path / "store"), kills=kills, seed=seed, tests=tests))
-    assert int(out) > kills // 4
+    store = str(path / "store")
+    script = SCRIPT.format(path=store, kills=kills, seed=seed, timed=timed, tests=tests)
+    return int(run_script(script))
 
 
 def test_a_killed_process_leaves_a_snapshot(tmp_path: Path, run_script: Callable[..., str]) -> None:
-    kill(run_script, tmp_path, 16, 1)
+    assert kill(run_script, tmp_path, 16, 1) > 4
+
+
+def test_a_process_that_is_killed_at_any_time_leaves_a_snapshot(
+    tmp_path: Path, run_script: Callable[..., str]
+) -> None:
+    assert kill(run_script, tmp_path, 8, 2, timed=True) == 8
 
 
 @pytest.mark.long
@@ -110,4 +129,12 @@ def test_a_killed_process_leaves_a_snapshot(tmp_path: Path, run_script: Callable
 def test_1000_kills_leave_a_snapshot(
     tmp_path: Path, run_script: Callable[..., str], seed: int
 ) -> None:
-    kill(run_script, tmp_path, 100, 100 + seed)
+    assert kill(run_script, tmp_path, 100, 100 + seed) > 25
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(4))
+def test_1000_kills_at_any_time_leave_a_snapshot(
+    tmp_path: Path, run_script: Callable[..., str], seed: int
+) -> None:
+    assert kill(run_script, tmp_path, 250, 200 + seed, timed=True) == 250

@@ -232,6 +232,86 @@ make_store(Path(cloud), Path(store), memory=100_000)
 """
 
 
+@pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.long)])
+def test_a_start_that_is_killed_at_any_change_of_a_file_leaves_no_store_or_all_of_it(
+    cloud: Path, expected: dict[str, bytes], tmp_path: Path, kills: int
+) -> None:
+    """Each start goes on in the folder that the killed one before it left."""
+    ended = subprocess.run(
+        [sys.executable, "-c", _KILLED_ANYWHERE, str(cloud), str(tmp_path / "s"), str(kills)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > kills // 2
+    make_store(cloud, tmp_path / "s")
+    assert os.listdir(tmp_path) == ["s"]
+    assert rows_by_key(tmp_path / "s") == expected
+
+
+_KILLED_ANYWHERE = """
+import os, random, shutil, signal, sys
+from pathlib import Path
+from made_clouds import make_store, rows_by_key
+from gs_pinned import BlockStore
+
+cloud, store, kills = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+CHANGES = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
+
+def begin(left, put):
+    # Kills itself at one of the calls of the store, or of the changes of files around it.
+    create, made, n_calls = BlockStore.create, str(store), 0
+
+    def count(*_):
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 0
+
+    def audit(event, arguments):
+        if event in CHANGES and isinstance(arguments[0], (str, Path)):
+            if str(arguments[0]).startswith(made):
+                count()
+
+    sys.addaudithook(audit)
+    BlockStore.create = lambda *a, **o: create(*a, **{**o, "on_call": count})
+    make_store(cloud, store, memory=100_000)
+    os.write(put, str(n_calls).encode())
+
+def start(left):
+    get, put = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            begin(left, put)
+            os._exit(0)
+        finally:
+            os._exit(3)
+    os.close(put)
+    said = os.fdopen(get).read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said
+
+status, n_calls = start(0)
+assert status == 0, status
+shutil.rmtree(store)
+choice, n_killed = random.Random(5), 0
+for _ in range(kills):
+    status, _ = start(choice.randint(1, int(n_calls)))
+    assert status in (0, -signal.SIGKILL), status
+    n_killed += status != 0
+    left = set(os.listdir(store.parent))
+    assert left <= {"s", "s.making"}, left
+    if "s" in left:
+        # The rename has happened: the store is whole, whatever came after.
+        assert len(rows_by_key(store)["key"]) > 0
+        shutil.rmtree(store)
+print(n_killed)
+"""
+
+
 @pytest.mark.parametrize("stage", ["append", "sort", "set_spacing", "take"])
 def test_a_full_drive_leaves_nothing(
     cloud: Path, tmp_path: Path, stage: str, monkeypatch: pytest.MonkeyPatch

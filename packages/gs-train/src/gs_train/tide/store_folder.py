@@ -14,6 +14,7 @@ from typing import Any
 
 from gs_train.errors import InputError
 from gs_train.files.atomic import sync_folder
+from gs_train.files.small_files import open_regular
 from gs_train.files.whole import whole
 from gs_train.tide.trouble import StoreTroubleError, store_trouble
 
@@ -115,7 +116,7 @@ def block_rows_of(folder: Path) -> int:
 def _head(folder: Path) -> bytes | None:
     """The first bytes of the file that says what a store is."""
     try:
-        with open(folder / _FILE, "rb") as file:
+        with open_regular(folder / _FILE) as file:
             head = file.read(_IDENTITY.stop)
     except (FileNotFoundError, NotADirectoryError):
         return None
