@@ -37,3 +37,10 @@ def out_of_memory(
         f"{what} memory ran out after step {trainer.step}, with {n_rows:,} Gaussians{where}"
         f"{in_short(error)}; {remedy}"
     )
+
+
+def newest(saved_step: int | None) -> str:
+    """What a run has saved that was stopped amid a step or a save; as `how_to_go_on`."""
+    if saved_step is None:
+        return "no checkpoint written"
+    return f"the newest checkpoint is of step {saved_step:,}"

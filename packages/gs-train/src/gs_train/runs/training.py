@@ -34,6 +34,7 @@ from gs_train.runs.beginning import Beginning, beginning_of, stored_trainer
 from gs_train.runs.block_figures import expected_line
 from gs_train.runs.captures import capture_of_all
 from gs_train.runs.disk import require_room, require_scratch
+from gs_train.runs.endings import newest
 from gs_train.runs.evaluate import report
 from gs_train.runs.folder import RunFolder
 from gs_train.runs.held_out import HeldOut
@@ -219,11 +220,12 @@ def fit_locked(
             held_out.write_comparison(trainer, _say)
             raise
         except Interrupted as stopped:
-            if _is_saved(trainer, saver):  # else this rank alone was stopped, amid a step or a save
+            is_saved = trainer.is_whole and saver.saved_step == trainer.step
+            if is_saved:  # else this rank alone was stopped, amid a step or a save
                 held_out.write_comparison(trainer, _say)
             message = f"stopped after step {trainer.step:,} of {config.steps:,}, "
-            message += _saved(trainer, saver)
-            if saver.saved_step:
+            message += "checkpoint written" if is_saved else newest(saver.saved_step)
+            if saver.saved_step is not None:
                 message += f"; go on with: {_again(config, parts, world)}"
             raise Interrupted(stopped.signal_number, message, is_common=stopped.is_common) from None
 
@@ -245,19 +247,6 @@ def _check_options(config: FitConfig, folder: RunFolder, world: World) -> None:
     trace = config.trace
     if trace is not None:
         by_first(world, lambda: require_writable(trace, option="--trace"))
-
-
-def _is_saved(trainer: Trainer, saver: Saver) -> bool:
-    return trainer.is_whole and saver.saved_step == trainer.step
-
-
-def _saved(trainer: Trainer, saver: Saver) -> str:
-    """What a run that was stopped has saved."""
-    if _is_saved(trainer, saver):
-        return "checkpoint written"
-    if not saver.saved_step:
-        return "no checkpoint written"
-    return f"the newest checkpoint is of step {saver.saved_step:,}"
 
 
 def _again(config: FitConfig, parts: Parts, world: World) -> str:
