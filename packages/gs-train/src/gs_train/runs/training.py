@@ -53,7 +53,6 @@ from gs_train.runs.run_state import Spent
 from gs_train.runs.saver import Saver
 from gs_train.runs.start import RunStart
 from gs_train.runs.step_report import StopTraining
-from gs_train.runs.trainer import Trainer
 from gs_train.scene.export_frame import ExportFrame
 from gs_train.scene.scene import Scene, capture_digest
 from gs_train.scene.view_extent import with_means_extent
