@@ -145,19 +145,24 @@ def _look(points: PlyPoints, room: CloudRoom, stop: StopRequest) -> Looked:
 
 def _looked(points: PlyPoints, n_expected: int, room: CloudRoom, stop: StopRequest) -> Looked:
     stride = sample_stride(n_expected)
-    low, high = torch.full((3,), torch.inf), torch.full((3,), -torch.inf)
+    nowhere = torch.full((3,), torch.inf), torch.full((3,), -torch.inf)
+    low, high = nowhere
     sample = [torch.empty(0, 3)]
     n_points = 0
 
-    def take(piece: PointCloud) -> None:
-        nonlocal n_points, low, high
+    def work(piece: PointCloud) -> tuple[Tensor, Tensor, Tensor]:
         own = torch.from_numpy(piece.points)
-        if len(own):
-            low, high = torch.minimum(low, own.amin(0)), torch.maximum(high, own.amax(0))
+        bounds = (own.amin(0), own.amax(0)) if len(own) else nowhere
+        return own, *bounds
+
+    def take(found: tuple[Tensor, Tensor, Tensor]) -> None:
+        nonlocal n_points, low, high
+        own, lowest, highest = found
+        low, high = torch.minimum(low, lowest), torch.maximum(high, highest)
         sample.append(own[-n_points % stride :: stride].clone())
         n_points += len(own)
 
-    over_pieces(points, "reading points", lambda piece: piece, take, room.threads, stop)
+    over_pieces(points, "reading points", work, take, room.threads, stop)
     return Looked(n_points, low, high, torch.cat(sample))
 
 
