@@ -235,11 +235,17 @@ def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[
     _assert_as_on_one(two, case)
 
 
-def _refined(strategy: str, batch_size: int) -> tuple[tuple[str, Any], ...]:
-    """Options with which rows come, go, move and are sorted again."""
+def _refined(
+    strategy: str, batch_size: int, *, reset_every: int = 9
+) -> tuple[tuple[str, Any], ...]:
+    """Options with which rows come, go, move and are sorted again.
+
+    Args:
+        reset_every: steps from one reset of opacities to the next.
+    """
     b = batch_size
     often: dict[str, Any] = {"refine_start": 2 * b, "refine_every": 4 * b}
-    adc = AdcConfig(grow_grad2d=0.002, reset_every=9 * b, cap=4600, **often)
+    adc = AdcConfig(grow_grad2d=0.002, reset_every=reset_every * b, cap=4600, **often)
     mcmc = McmcConfig(cap_max=4600, noise_lr=2e2, min_opacity=0.05, **often)
     options = {"strategy": strategy, "adc": adc, "mcmc": mcmc, "resort_every": 0.02}
     return tuple(options.items())
@@ -326,13 +332,17 @@ def _refused(*_: object, **__: object) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("preset", "batch_size", "paces"),
-    [("none", 1, 1), ("best", 1, None), ("none", 5, None), ("best", 5, 1), ("none", 12, 1),
-     ("best", 12, 1)],
+    ("preset", "batch_size", "paces", "strategy"),
+    [("none", 1, 1, None), ("best", 1, None, None), ("none", 5, None, None), ("best", 5, 1, None),
+     ("none", 12, 1, "mcmc"), ("best", 12, 1, "adc"), ("none", 12, None, "adc"),
+     ("best", 12, None, "mcmc")],
 )  # fmt: skip
 def test_many_ranks_leave_the_bits_of_one(
-    many: Workers, preset: str, batch_size: int, paces: int | None
+    many: Workers, preset: str, batch_size: int, paces: int | None, strategy: str | None
 ) -> None:
-    """Some have nothing to draw in the last round, or in any."""
-    case = Case(preset, batch_size, n_steps=LONG, cuts_views=False, paces=paces)
-    _assert_as_on_one(many, case)
+    """Some have nothing to draw in the last round, or in any; with a strategy rows come and go."""
+    options = () if strategy is None else _refined(strategy, batch_size, reset_every=150)
+    case = Case(preset, batch_size, LONG, cuts_views=False, paces=paces, options=options)
+    ours = in_order(many.call(on_rank, case))
+    assert (sum(map(bool, ours.changes)) > 10) == (strategy is not None)
+    assert_same(ours, on_one(case))
