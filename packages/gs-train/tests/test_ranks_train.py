@@ -4,6 +4,7 @@ since when, statistics of density control, losses, costs of views."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 from one_thread import one_threaded
+from photographed import photographed
 from trained_by_ranks import (
     Case,
     assert_same,
     assert_same_besides,
+    batches_of,
     error_of_strangers,
     in_order,
     on_one,
@@ -32,7 +35,7 @@ from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
-from gs_train.world import Alone
+from gs_train.world import Alone, World
 
 LONG = 200
 
@@ -140,6 +143,41 @@ def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
     assert trainer.backend.together is None
     assert trainer.dealing is None
     assert trainer.model.keys.labels is None
+
+
+def _operations(case: Case, world: World | None) -> Counter[str]:
+    """Torch's operations of the last step, by name."""
+    trainer, scene = trainer_of(case, world), photographed(case.scene)
+    *before, last = batches_of(case)
+    for views in before:
+        trainer.train_step([(scene.views[i], scene.photographs[i]) for i in views])
+    trainer.backend.finish()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        trainer.train_step([(scene.views[i], scene.photographs[i]) for i in last])
+        trainer.backend.finish()
+    found = Counter({event.key: event.count for event in profiled.key_averages()})
+    if case.preset == "best":
+        trainer.model.close()  # type: ignore[attr-defined]
+    return found
+
+
+class _Silent(Alone):
+    """Nothing is asked of it."""
+
+    def _refused(self, *_: object, **__: object) -> Any:
+        raise AssertionError("a world of one was asked")
+
+    agree = gather = sum = all_to_all = barrier = broadcast = broadcast_tensor = _refused
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_a_step_in_a_world_of_one_does_what_a_step_without_a_world_does(preset: str) -> None:
+    case = Case(preset, 3, n_steps=3, first=1)
+    _operations(case, None)  # what is done once in a process is done
+    expected = _operations(case, None)
+    assert sum(expected.values()) > 100
+    assert _operations(case, _Silent(torch.device("cpu"))) == expected
 
 
 @pytest.mark.parametrize("preset", ["naive", "clm", "gs-scale"])
