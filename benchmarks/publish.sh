@@ -42,10 +42,10 @@ init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
 whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp
 exchange|90|ranks/bench_exchange.py
-ranks|270|ranks/bench_ranks.py --limit 220
-ranks-40m|120|ranks/bench_ranks.py --rows 40_000_000 --batch 8 --peer-batch --limit 50
-ranks-4gpu|150|ranks/bench_ranks.py --ranks 1 2 4 --batch 8 64 --peer-batch --limit 130
-ranks-4k|120|ranks/bench_ranks.py --size 3840 2160 --views 220 --batch 8 --peer-batch --limit 50
+ranks|300|ranks/bench_ranks.py --limit 250
+ranks-40m|140|ranks/bench_ranks.py --rows 40_000_000 --batch 8 --peer-batch --limit 70
+ranks-4gpu|190|ranks/bench_ranks.py --ranks 1 2 4 --batch 8 64 --peer-batch --limit 170
+ranks-4k|140|ranks/bench_ranks.py --size 3840 2160 --views 220 --batch 8 --peer-batch --limit 70
 capture-ranks|400|ranks/bench_capture_ranks.py "$capture"
 END
 }
