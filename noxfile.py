@@ -190,15 +190,27 @@ def gpu(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu2(session: nox.Session) -> None:
+    """Tests of several GPUs, with two required."""
+    _install(session, *PACKAGES, extra="test")
+    environment = {"GS_REQUIRE_GPU": "1", "GS_REQUIRE_GPU2": "1"}
+    marked = ["-m", "gpu2", "packages/gs-train/tests", *session.posargs]
+    session.run("pytest", *marked, env=environment)
+
+
+@nox.session
 def sanitize(session: nox.Session) -> None:
     """compute-sanitizer over the tests of every kernel; needs a GPU and the CUDA toolkit."""
     _install(session, *PACKAGES, extra="test")
     folders = [f"packages/{package}/tests" for package in NATIVE]
-    # Of gs-train, the kernels that Triton makes of Python.
-    triton = [f"packages/gs-train/tests/test_{name}.py" for name in ("loss", "box_fits")]
+    # Kernels of the loss, of records between ranks, and Triton's of boxes and of placements.
+    of_training = [
+        f"packages/gs-train/tests/test_{name}.py"
+        for name in ("loss", "box_fits", "gpu_records", "engine_places", "row_copies", "activation")
+    ]
     for tool in ("memcheck", "racecheck"):
         checker = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1"]
-        for tests_of in (*folders, *triton):
+        for tests_of in (*folders, *of_training):
             marked = ["-m", "gpu and not asynchrony", tests_of, *session.posargs]
             command = [*checker, "python", "-m", "pytest", *marked]
             session.run(*command, env={"GS_REQUIRE_GPU": "1"}, external=True)

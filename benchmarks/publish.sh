@@ -42,11 +42,11 @@ init|240|train/bench_init.py --n 50_000_000 --folder /tmp
 largest|480|train/bench_largest.py none:20M:24 best:20M:24 best:100M:24:16 none:6M:8 best:34M:8
 whole-20m|480|train/bench_whole_run.py --n 20_000_000 --folder /tmp
 exchange|90|ranks/bench_exchange.py
-ranks|270|ranks/bench_ranks.py --limit 220
-ranks-40m|120|ranks/bench_ranks.py --rows 40_000_000 --batch 8 --peer-batch --limit 50
-ranks-4gpu|300|ranks/bench_ranks.py --ranks 1 2 4 --batch 8 64 16 4 1 --peer-batch 8 64 --limit 250
-ranks-40m-4gpu|120|ranks/bench_ranks.py --rows 40_000_000 --ranks 1 4 --batch 8 64 --peer-batch --limit 90
-ranks-4k|120|ranks/bench_ranks.py --size 3840 2160 --views 220 --batch 8 --peer-batch --limit 50
+ranks|300|ranks/bench_ranks.py --limit 250
+ranks-40m|140|ranks/bench_ranks.py --rows 40_000_000 --batch 8 --peer-batch --limit 70
+ranks-4gpu|340|ranks/bench_ranks.py --ranks 1 2 4 --batch 8 64 16 4 1 --peer-batch 8 64 --limit 290
+ranks-40m-4gpu|140|ranks/bench_ranks.py --rows 40_000_000 --ranks 1 4 --batch 8 64 --peer-batch --limit 110
+ranks-4k|140|ranks/bench_ranks.py --size 3840 2160 --views 220 --batch 8 --peer-batch --limit 70
 capture-ranks|400|ranks/bench_capture_ranks.py "$capture"
 END
 }

@@ -6,6 +6,7 @@ The environment says which faults, see `Fault`. The rank writes the moment into 
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import json
@@ -25,6 +26,7 @@ from gs_train.errors import InputError
 from gs_train.runs.trainer import Trainer
 
 VARIABLE = "GS_TEST_FAULT"
+LASTING = ("disk", "file")
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,9 @@ class Fault:
         rank: which one.
         after_step: steps that have been done before.
         point: function or method that is called then, ``module:name`` or ``module:class.name``.
-        how: ``SIGKILL``, ``SIGSTOP``, ``SIGTERM``, ``memory`` (of the device), ``host memory``
-            or ``file`` (that cannot be read; from then on).
+        how: ``SIGKILL``, ``SIGSTOP``, ``SIGTERM``, ``SIGINT``, ``memory`` (of the device),
+            ``host memory``; or, from then on, ``disk`` (that is full) or ``file`` (that cannot be
+            read).
         call: which of the calls after the step.
         moment: the file for the time.
     """
@@ -59,7 +62,11 @@ def in_words(*faults: Fault) -> str:
 
 
 def _befall(fault: Fault) -> None:
-    Path(fault.moment).write_text(str(time.time()))
+    moment = Path(fault.moment)
+    if fault.how not in LASTING or not moment.exists():  # else it has been noted
+        moment.write_text(str(time.time()))
+    if fault.how == "disk":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if fault.how == "memory":
         raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
     if fault.how == "host memory":
@@ -80,7 +87,7 @@ def _arm(fault: Fault) -> None:
     def before() -> None:
         if steps[0] > fault.after_step:
             _count(calls)
-            if calls[0] == fault.call or (fault.how == "file" and calls[0] > fault.call):
+            if calls[0] == fault.call or (fault.how in LASTING and calls[0] > fault.call):
                 _befall(fault)
 
     _call_before(holder, name, before)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import subprocess
@@ -116,6 +117,56 @@ def test_two_gpus_leave_what_one_leaves(tiny_capture: Path, tmp_path: Path) -> N
     assert all(rank["waited_device_s"] > 0 for rank in ranks)
 
 
+@pytest.mark.gpu
+@pytest.mark.gpu2
+def test_all_gpus_are_those_of_the_machine(
+    tiny_capture: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    assert main(_command(tiny_capture, out, "--gpus", "all", renderer="raster")) == 0
+    ranks = json.loads((out / "metrics.json").read_text())["ranks"]
+    assert len(ranks) == torch.cuda.device_count()
+    assert f" in {len(ranks)} processes" in capfd.readouterr().err
+
+
+@pytest.mark.long
+def test_ranks_of_torchrun_leave_what_one_leaves(
+    tiny_capture: Path, alone: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command = [*torchrun, "--nproc-per-node", "2", "-m", "gs_train"]
+    done = subprocess.run(
+        [*command, *_command(tiny_capture, out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" in 2 processes") == 1
+    _assert_as_alone(out, alone)
+
+
+@pytest.mark.long
+def test_a_run_with_mcmc_goes_on_with_one_and_two_and_three(
+    tiny_capture: Path, tmp_path: Path
+) -> None:
+    """With ``best``. What one rank leaves that was not stopped, log lines of the last steps of each
+    part left aside."""
+    more = "--offload best --strategy mcmc --mcmc.refine-start 12 --mcmc.refine-every 36"
+    more += f" --mcmc.cap-max 8300 --decay-steps {STEPS}"
+    whole, out = tmp_path / "whole", tmp_path / "run"
+    assert main(_command(tiny_capture, whole, *more.split())) == 0
+    until = _command(tiny_capture, out, *more.split())
+    until[until.index("--steps") + 1] = "5"
+    assert main(until) == 0
+    resumed = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps"]
+    assert main([*resumed, "10", "--gpus", "2"]) == 0
+    assert main([*resumed, str(STEPS), "--gpus", "3"]) == 0
+    assert_same(_saved(out), _saved(whole))
+    ours, theirs = (json.loads((at / "metrics.json").read_text()) for at in (out, whole))
+    assert theirs["n_gaussians"] > 8000  # it has grown
+    for name in ("psnr", "ssim", "n_gaussians", "steps", "images"):
+        assert ours[name] == theirs[name], name
+
+
 @pytest.mark.long
 def test_a_run_of_two_that_was_stopped_goes_on_with_one_and_then_with_three(
     tiny_capture: Path, alone: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -199,7 +250,7 @@ def test_a_photograph_that_is_broken_ends_all_ranks_with_their_steps_saved(
     assert main(command) == 2
     lines = capfd.readouterr().err.splitlines()
     (line,) = (line for line in lines if "error" in line)
-    assert f"{broken} must be a readable image, got: " in line
+    assert re.match(rf"gs-train: error: rank [01]: {broken} must be a readable image, got: ", line)
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None
     step = load_checkpoint(newest).step

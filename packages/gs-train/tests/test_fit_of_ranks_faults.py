@@ -232,13 +232,17 @@ def check_stopped(meet: _Meet, fault: Fault, **options: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("n_ranks", "rank"), [(2, FIRST), (2, LAST), (3, 1)])
+@pytest.mark.parametrize(
+    ("n_ranks", "rank", "how"),
+    [(2, FIRST, "SIGTERM"), (2, LAST, "SIGTERM"), (3, 1, "SIGTERM"), (2, FIRST, "SIGINT"),
+     (2, LAST, "SIGINT")],
+)  # fmt: skip
 def test_a_signal_to_one_rank_stops_all_after_the_same_step(
-    meet: _Meet, n_ranks: int, rank: int
+    meet: _Meet, n_ranks: int, rank: int, how: str
 ) -> None:
-    fault = meet.fault(rank, "gs_train.world.ranks:Ranks.all_to_all", "SIGTERM", after=0)
+    fault = meet.fault(rank, "gs_train.world.ranks:Ranks.all_to_all", how, after=0)
     ran = meet(fault, saves_every=0, n_ranks=n_ranks)
-    assert (ran.status, ran.errors) == (128 + signal.SIGTERM, [])
+    assert (ran.status, ran.errors) == (128 + signal.Signals[how], [])
     assert fault.seconds_ago() < 20
     assert 1 <= meet.newest() < STEPS
     meet.goes_on()
@@ -285,9 +289,30 @@ def test_ctrl_c_twice_claims_no_checkpoint(meet: _Meet, rank: int) -> None:
 def test_a_photograph_that_one_rank_cannot_read_ends_all_after_a_save(meet: _Meet) -> None:
     fault = meet.fault(LAST, "gs_train.runs.feed:ImageFeed.next", "file", after=1)
     ran = meet(fault, saves_every=0)
+    assert fault.seconds_ago() < 20
     assert ran.status == 2
     assert ran.errors == ["gs-train: error: rank 1: /photographs/7.jpg cannot be read"]
     assert meet.newest() == 2
+    meet.goes_on()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [FIRST, LAST])
+def test_a_rank_whose_disk_is_full_ends_all_and_the_last_checkpoint_stays(
+    meet: _Meet, rank: int
+) -> None:
+    """Also after the save has been tried once more."""
+    fault = meet.fault(rank, SAVE[1][1], "disk")
+    ran = meet(fault)
+    assert fault.seconds_ago() < 20
+    assert ran.status == 2
+    (line,) = ran.errors
+    folder = meet.out / "checkpoints"
+    assert line.startswith(
+        f"gs-train: error: rank {rank}: the disk became full while writing {folder}"
+    )
+    assert meet.newest() == SAVED
+    assert not list((meet.out / "checkpoints").glob(".*"))
     meet.goes_on()
 
 

@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 import world_calls as calls
 from world_workers import Workers, lines
+
+from gs_train.world.cores import cores_near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu2]
 
@@ -41,6 +45,19 @@ def test_ranks_work_together_on_their_own_devices(workers: Workers) -> None:
 def test_no_rank_uses_the_device_of_another(workers: Workers) -> None:
     workers.call(calls.sum_of_ranks)
     assert workers.call(calls.devices_in_use) == [[0], [1]]
+
+
+def test_each_rank_has_cores_of_its_own_near_its_device(workers: Workers) -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("the ranks share a core")
+    shares = [set(cores) for cores, _ in workers.call(calls.threads)]
+    assert shares[0] | shares[1] == allowed
+    assert not shares[0] & shares[1]
+    near = [cores_near(torch.device("cuda", rank)) & allowed for rank in range(2)]
+    if not near[0] & near[1]:  # each on a memory node of its own, where the system says so
+        for share, own in zip(shares, near):
+            assert len(share & own) == min(len(share), len(own))
 
 
 @pytest.mark.parametrize("name", ["all_to_all", "gather"])

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from gs_train import cli
 from gs_train.commands.gpus import ranks_of, without_gpus
 from gs_train.errors import InputError
 
@@ -31,6 +35,26 @@ def test_as_many_ranks_as_asked_for(
     gpus: str | None, machine: dict[str, Any], ranks: int | None
 ) -> None:
     assert ranks_of(gpus, **machine) == ranks
+
+
+@pytest.mark.parametrize(("n_devices", "launched"), [(1, []), (2, [2]), (8, [8])])
+def test_all_gpus_are_launched(
+    n_devices: int, launched: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process trains by itself, and refuses a folder that does not exist."""
+    started: list[int] = []
+
+    def launch(command: Sequence[str], n_ranks: int) -> int:
+        assert "--gpus" not in command
+        started.append(n_ranks)
+        return 7
+
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_devices)
+    monkeypatch.setattr(cli, "launch", launch)
+    command = ["fit", str(tmp_path / "none"), "--out", str(tmp_path / "run"), "--gpus", "all"]
+    assert cli.main(command) == (7 if launched else 2)
+    assert started == launched
 
 
 @pytest.mark.parametrize(

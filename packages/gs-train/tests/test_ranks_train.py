@@ -4,6 +4,7 @@ since when, statistics of density control, losses, costs of views."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,10 +14,12 @@ import numpy as np
 import pytest
 import torch
 from one_thread import one_threaded
+from photographed import photographed
 from trained_by_ranks import (
     Case,
     assert_same,
     assert_same_besides,
+    batches_of,
     error_of_strangers,
     in_order,
     on_one,
@@ -32,7 +35,7 @@ from gs_train.densify import AdcConfig, McmcConfig
 from gs_train.engine import lookahead, shared_planner
 from gs_train.errors import InputError
 from gs_train.options.presets import PRESETS
-from gs_train.world import Alone
+from gs_train.world import Alone, World
 
 LONG = 200
 COLOUR_TERMS = (("background", "random"), ("exposure", True))
@@ -150,6 +153,41 @@ def test_a_world_of_one_rank_has_nothing_that_several_have() -> None:
     assert trainer.model.keys.labels is None
 
 
+def _operations(case: Case, world: World | None) -> Counter[str]:
+    """Torch's operations of the last step, by name."""
+    trainer, scene = trainer_of(case, world), photographed(case.scene)
+    *before, last = batches_of(case)
+    for views in before:
+        trainer.train_step([(scene.views[i], scene.photographs[i]) for i in views])
+    trainer.backend.finish()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        trainer.train_step([(scene.views[i], scene.photographs[i]) for i in last])
+        trainer.backend.finish()
+    found = Counter({event.key: event.count for event in profiled.key_averages()})
+    if case.preset == "best":
+        trainer.model.close()  # type: ignore[attr-defined]
+    return found
+
+
+class _Silent(Alone):
+    """Nothing is asked of it."""
+
+    def _refused(self, *_: object, **__: object) -> Any:
+        raise AssertionError("a world of one was asked")
+
+    agree = gather = sum = all_to_all = barrier = broadcast = broadcast_tensor = _refused
+
+
+@pytest.mark.parametrize("preset", ["none", "best"])
+@one_threaded
+def test_a_step_in_a_world_of_one_does_what_a_step_without_a_world_does(preset: str) -> None:
+    case = Case(preset, 3, n_steps=3, first=1)
+    _operations(case, None)  # what is done once in a process is done
+    expected = _operations(case, None)
+    assert sum(expected.values()) > 100
+    assert _operations(case, _Silent(torch.device("cpu"))) == expected
+
+
 @pytest.mark.parametrize("preset", ["naive", "clm", "gs-scale"])
 def test_ranks_refuse_schedules_for_one(preset: str) -> None:
     with pytest.raises(InputError, match=f"--offload {preset} is for one GPU: several take"):
@@ -243,11 +281,17 @@ def test_other_semantics_leave_the_bits_of_one_rank(two: Workers, options: dict[
     _assert_as_on_one(two, case)
 
 
-def _refined(strategy: str, batch_size: int) -> tuple[tuple[str, Any], ...]:
-    """Options with which rows come, go, move and are sorted again."""
+def _refined(
+    strategy: str, batch_size: int, *, reset_every: int = 9
+) -> tuple[tuple[str, Any], ...]:
+    """Options with which rows come, go, move and are sorted again.
+
+    Args:
+        reset_every: steps from one reset of opacities to the next.
+    """
     b = batch_size
     often: dict[str, Any] = {"refine_start": 2 * b, "refine_every": 4 * b}
-    adc = AdcConfig(grow_grad2d=0.002, reset_every=9 * b, cap=4600, **often)
+    adc = AdcConfig(grow_grad2d=0.002, reset_every=reset_every * b, cap=4600, **often)
     mcmc = McmcConfig(cap_max=4600, noise_lr=2e2, min_opacity=0.05, **often)
     options = {"strategy": strategy, "adc": adc, "mcmc": mcmc, "resort_every": 0.02}
     return tuple(options.items())
@@ -339,13 +383,17 @@ def _refused(*_: object, **__: object) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("preset", "batch_size", "paces"),
-    [("none", 1, 1), ("best", 1, None), ("none", 5, None), ("best", 5, 1), ("none", 12, 1),
-     ("best", 12, 1)],
+    ("preset", "batch_size", "paces", "strategy"),
+    [("none", 1, 1, None), ("best", 1, None, None), ("none", 5, None, None), ("best", 5, 1, None),
+     ("none", 12, 1, "mcmc"), ("best", 12, 1, "adc"), ("none", 12, None, "adc"),
+     ("best", 12, None, "mcmc")],
 )  # fmt: skip
 def test_many_ranks_leave_the_bits_of_one(
-    many: Workers, preset: str, batch_size: int, paces: int | None
+    many: Workers, preset: str, batch_size: int, paces: int | None, strategy: str | None
 ) -> None:
-    """Some have nothing to draw in the last round, or in any."""
-    case = Case(preset, batch_size, n_steps=LONG, cuts_views=False, paces=paces)
-    _assert_as_on_one(many, case)
+    """Some have nothing to draw in the last round, or in any; with a strategy rows come and go."""
+    options = () if strategy is None else _refined(strategy, batch_size, reset_every=150)
+    case = Case(preset, batch_size, LONG, cuts_views=False, paces=paces, options=options)
+    ours = in_order(many.call(on_rank, case))
+    assert (sum(map(bool, ours.changes)) > 10) == (strategy is not None)
+    assert_same(ours, on_one(case))
