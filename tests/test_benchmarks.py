@@ -2,6 +2,7 @@
 """The benchmarks' files, the comparison of two of them, and what measures all."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -188,3 +189,26 @@ def test_publish_refuses_a_name_that_it_does_not_know(tmp_path: Path) -> None:
 @pytest.mark.parametrize("script", sorted(FOLDER.glob("*/bench_*.py")), ids=lambda path: path.stem)
 def test_every_benchmark_writes_through_the_harness(script: Path) -> None:
     assert re.search(r"\bRecord\(\w+\.json\b", script.read_text()), script
+
+
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [
+        ("bench_boxes.py", "--n 3000 --share 0.2 --block-rows 64 --batch 2 --epochs 1"),
+        (
+            "bench_residency.py",
+            "--n 5000 --share 0.1 --views 60 --block-rows 64 --shares 0.9 --orders shuffle",
+        ),
+    ],
+)
+def test_benchmarks_of_blocks_run_when_they_are_small(script: str, options: str) -> None:
+    """They use parts of gs-train that nothing else may use any more."""
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "tide" / script), *options.split()],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 1

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from homes import block_of_row
 from torch import Tensor
 
 from gs_train.blocks.boxes import BlockBoxes, SleepingValues
@@ -180,7 +181,7 @@ def measure(case: Case, block_rows: int, renderer: Renderer, epochs: int, batch:
         place_of_key = keys.argsort().numpy()
         in_place = Partition(np.arange(len(keys)), np.append(0, counts.cumsum()))
         partitions = {"kd": in_place, "Morton": along_morton(now["means"], block_rows)}
-        home = {name: p.block_of_row() for name, p in partitions.items()}
+        home = {name: block_of_row(p) for name, p in partitions.items()}
         boxes = {name: still(now["means"], now["scales"], p) for name, p in partitions.items()}
         idle = SleepReach(options.betas, options.eps, 0.0)
         for view in case.views:

@@ -105,9 +105,9 @@ def main() -> None:
         data=Path("CAPTURE"), out=Path("RUN"), offload="tide", strategy="fixed",
         batch_size=options.batch_size,
     )  # fmt: skip
-    names = ("drive", "batch_size", "device_memory", "host_memory")
-    given = {name: getattr(options, name) for name in names}
-    record = Record(options.json, rates=rates.device, **given)
+    record = Record(options.json, rates=rates.device, drive=options.drive)
+    for name in ("batch_size", "device_memory", "host_memory"):
+        record.facts[name] = getattr(options, name)
     titles = ("order", "Gaussians", "images/s", "bound by", "read/image", "written/image")
     print("".join(f"{title:>15s}" for title in (*titles, "drive", "snapshots", "fits")))
     for order in ("tiles", "shuffle"):

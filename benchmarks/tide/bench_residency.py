@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from homes import block_of_row
 from numpy.typing import NDArray
 
 import gs_cull
@@ -111,7 +112,7 @@ def blocks_of_views(scene: City, n_views: int, block_rows: int) -> tuple[list[Id
     """The blocks that hold a row which each view sees, how many there are, and the poses."""
     keys = np.arange(len(scene.means), dtype=np.int32)
     partition = kd_partition(scene.means.numpy(), scene.scales.numpy(), keys, block_rows)
-    home = partition.block_of_row()
+    home = block_of_row(partition)
     photos = flight(scene, n_views, overlap=0.6, sidelap=0.5)
     size = photos.width, photos.height
     lists = []
