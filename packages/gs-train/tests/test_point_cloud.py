@@ -237,6 +237,20 @@ def test_files_that_are_no_points_are_refused(tmp_path: Path) -> None:
         read_point_ply(path)
 
 
+def test_whole_numbers_of_text_are_finite(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    path = _text(tmp_path / "p.ply", _records())
+    lines = path.read_text().splitlines()
+    first = lines.index("end_header") + 3
+    blue = [*_records().dtype.names].index("blue")
+    for value in ("inf", "nan"):
+        numbers = lines[first].split()
+        numbers[blue] = value
+        path.write_text("\n".join([*lines[:first], " ".join(numbers), *lines[first + 1 :]]))
+        with pytest.raises(InputError, match="must have 1,000 vertices as its header says"):
+            read_point_ply(path)
+    assert not recwarn.list
+
+
 # ---------------------------------------------------------------------- the command line
 
 

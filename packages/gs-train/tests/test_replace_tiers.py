@@ -25,7 +25,7 @@ from gs_train.machine.lanes import Lanes
 from gs_train.rows.attributes import columns
 from gs_train.rows.device_appearance import DeviceAppearance
 from gs_train.rows.host_rows import HostRows
-from gs_train.rows.saved_state import MOMENTS
+from gs_train.rows.saved_state import LAST_STEP, MOMENTS
 
 N, MOST = 200, 500
 EDITS = ("replace", "more", "fewer", "all", "overwrite", "zero_moments", "read", "home")
@@ -267,3 +267,14 @@ def test_where_all_rows_have_a_slot_only_new_ones_come_while_slots_suffice() -> 
     form.rows.replace(torch.arange(0), make_rows(N))  # and then all of them, to more slots
     form.step(*step)
     assert (form.residents.loaded, form.residents.stored) == (N + 5 + form.rows.n_rows, 0)
+
+
+@pytest.mark.parametrize("wrong", [-1, 2])
+def test_rows_do_not_go_on_from_a_step_that_was_not_taken(wrong: int) -> None:
+    tier = OnDevice("cpu", "deferred")
+    ids = torch.arange(0, N, 2)
+    tier.step(ids, ids, torch.ones(len(ids), tier.rows.width))
+    states = {name: value.clone() for name, value in tier.rows.tensors().items()}
+    states[LAST_STEP][3] = wrong
+    with pytest.raises(ValueError, match=rf"last_step must be from 0 to 1, got .*{wrong}"):
+        OnDevice("cpu", "deferred").rows.take(states)

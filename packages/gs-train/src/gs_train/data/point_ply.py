@@ -223,6 +223,8 @@ def _text(file: BinaryIO, header: PlyHeader, n: int, *, is_first: bool) -> np.nd
         return None
     records = np.empty(n, header.dtype)
     for name, column in zip(names, numbers.reshape(n, len(names)).T):
+        if records[name].dtype.kind in "iu" and not np.isfinite(column).all():
+            return None
         records[name] = column
     return records
 

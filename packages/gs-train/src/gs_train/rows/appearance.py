@@ -152,13 +152,16 @@ class AppearanceRows(CheckedRows):
         Rows without last steps, of dense or sparse semantics, are taken as up to date.
 
         Raises:
-            ValueError: something is missing, or rows sleep and may not.
+            ValueError: something is missing, rows sleep and may not, or a row's last step is none
+                of those that were taken.
         """
         for name in APPEARANCE:
             keys = [key for key in ("step", *MOMENTS) if f"{name}.{key}" in states]
             if keys and len(keys) != 1 + len(MOMENTS):
                 raise ValueError(f"tensors must hold step and moments of {name}, got {keys}")
         packed = [schedule_of(states, name) for name in APPEARANCE] if LAST_STEP in states else []
+        if packed and "sh0.step" in states:
+            _check_last_steps(states[LAST_STEP], int(states["sh0.step"]))
         if any(f"{name}.step" in states for name in APPEARANCE):
             self._restore(states, packed)
 
@@ -169,6 +172,13 @@ class AppearanceRows(CheckedRows):
     @abstractmethod
     def close(self) -> None:
         """End work in the background and give the host's memory back."""
+
+
+def _check_last_steps(last_step: Tensor, step: int) -> None:
+    if len(last_step):
+        first, last = (int(end) for end in last_step.aminmax())
+        if first < 0 or last > step:
+            raise ValueError(f"{LAST_STEP} must be from 0 to {step}, got {first} to {last}")
 
 
 def kind_of_adam(semantics: Semantics) -> dict[str, Any]:
