@@ -126,7 +126,7 @@ def _render_together(config: RenderConfig, world: World) -> None:
     shared = SharedRun.open(config.dir, world)
     to = Path(by_first(world, lambda: str(_to(config, shared.run))))
     renderer = shared.renderer(config.renderer)
-    with StopRequest() as stop:
+    with StopRequest(ignores_more=True) as stop:
         record = shared.cameras(stop, data=config.data)
         cameras = cameras_of_first(world, lambda: _cameras(config, record))
         model = shared.read(renderer.device)

@@ -80,7 +80,7 @@ def evaluate_on_ranks(config: EvalConfig) -> dict[str, Any]:
         renderer = shared.renderer(config.renderer)
         backbone = config.lpips_backbone or shared.run.config.lpips_backbone
         lpips = load_lpips(backbone=backbone, device=renderer.device)
-        with StopRequest() as stop:
+        with StopRequest(ignores_more=True) as stop:
             capture = shared.capture(stop, data=config.data)
             by_each(world, lambda: shared.run.require_data(capture))
             model = shared.read(renderer.device)
