@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from rounded import float32_above, float32_below
 
 import gs_adam
 from gs_train.blocks.box_fits import interval
 from gs_train.blocks.partition import Doubles, Floats
-from gs_train.blocks.rounding import float32_above, float32_below
 from gs_train.blocks.sleep_reach import SleepReach
 
 KINDS = ("constant", "decaying", "cosine", "warm restarts", "warm-up", "random", "off and on")

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from rounded import float32_above
 
 from gs_train.blocks.boxes import BlockBoxes, Moving, SleepingValues
-from gs_train.blocks.rounding import float32_above
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.renderers import RenderOptions, View, make_renderer
 from gs_train.renderers.culling import cameras_of, cull

@@ -11,10 +11,11 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from rounded import float32_above, float32_below
 from sleep_trajectories import KINDS, Sleep, outside, rates, values_of_all_sizes
 
 from gs_train.blocks.box_fits import interval
-from gs_train.blocks.rounding import float32_above, float32_below
+from gs_train.blocks.box_kernels import above, below
 from gs_train.blocks.sleep_reach import SleepReach
 
 USUAL = (0.9, 0.999), (0.9, 0.99), (0.5, 0.9), (0.9, 0.9), (0.99, 0.999), (0.8, 0.9999), (0.0, 0.9)
@@ -194,10 +195,16 @@ def test_a_last_step_to_come_is_refused() -> None:
 @given(st.floats(allow_nan=False))
 def test_rounding_outward_never_moves_inward(x: float) -> None:
     value = torch.tensor([x], dtype=torch.float64)
-    below, above = float32_below(value), float32_above(value)
-    assert float(below) <= x <= float(above)
-    if below.isfinite() and above.isfinite():
-        assert above <= torch.nextafter(below, torch.tensor(math.inf))
+    low, high = float32_below(value), float32_above(value)
+    assert float(low) <= x <= float(high)
+    if low.isfinite() and high.isfinite():
+        assert high <= torch.nextafter(low, torch.tensor(math.inf))
+    assert (below(x), above(x)) == (float(low), float(high))
+
+
+def test_what_is_no_number_is_not_rounded_to_one() -> None:
+    assert math.isnan(below(math.nan))
+    assert math.isnan(above(math.nan))
 
 
 def test_the_ends_of_an_interval_follow_the_movement() -> None:

@@ -17,7 +17,10 @@ _SLACK_MARGIN = 1.0 + 2.0**-20
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def below(value):  # type: ignore[no-untyped-def]
-    """:func:`gs_train.blocks.rounding.float32_below` of one number."""
+    """The largest float32 that is no larger than a float64; NaN stays NaN.
+
+    Below the smallest float32 that is -inf, above the largest one the largest, which is finite.
+    """
     rounded = np.float32(value)
     if np.float64(rounded) > value:
         return np.nextafter(rounded, np.float32(-np.inf))
@@ -26,6 +29,7 @@ def below(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def above(value):  # type: ignore[no-untyped-def]
+    """The smallest float32 that is no smaller than a float64; NaN stays NaN."""
     return -below(-value)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounding from float64 to float32 in one direction."""
+"""Rounding of tensors from float64 to float32 in one direction, by torch."""
 
 from __future__ import annotations
 
