@@ -32,7 +32,7 @@ from pages.parts import (
     residency,
     view,
 )
-from pages.ranks import capture, exchange, training
+from pages.ranks import capture, exchange, quoted_training, training
 from pages.stores import limits, moments, store
 from pages.training import (
     ALL_ON_DEVICE,
@@ -102,7 +102,7 @@ OF_PACKAGES: dict[str, Table] = {
     "store": store,
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
-    "ranks-4gpu-h200": training,
+    "ranks-4gpu-h200": quoted_training,
 }
 
 

@@ -7,13 +7,18 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from pages.cells import below, difference, grid, item, number, required, spread
+from pages.cells import RESULTS, below, difference, grid, item, number, required, spread
 from results import Line, Result
 
 PEER = "gsplat"
 
 
-def training(name: str, result: Result) -> list[str]:
+def quoted_training(name: str, result: Result) -> list[str]:
+    """`training` of a file that is quoted."""
+    return training(name, result, folder=f"{RESULTS}/quoted")
+
+
+def training(name: str, result: Result, *, folder: str = RESULTS) -> list[str]:
     """Rates by preset, number of GPUs and batch size, and how many times one GPU they are."""
     batches, rows = sorted(result.axis("batch")), []
     for who in dict.fromkeys(line.name for line in result.lines):
@@ -39,7 +44,7 @@ def training(name: str, result: Result) -> list[str]:
         "GPU that waits least, which is what exchanges cost, to the one that waits most."
     )
     heads = ["", "GPUs", *(f"batch {batch}" for batch in batches), "GB a GPU", "waited, %"]
-    return below(name, result, words) + grid(heads, rows)
+    return below(name, result, words, folder=folder) + grid(heads, rows)
 
 
 def exchange(name: str, result: Result) -> list[str]:
