@@ -155,7 +155,7 @@ def in_blocks(
     try:
         drive = measure_drive(store.parent, each) if row.name == ON_DRIVE else None
         with StoredRows.open(place, slots=slots, host_blocks=host, device=renderer.device) as rows:
-            engine = block_engine(rows, renderer, most_listed=0 if options.exact else None)
+            engine = block_engine(rows, renderer, most_listed=options.listed)
             measure(engine, renderer, row, scene, options)
             row.facts |= vars(rows.cache.stats)
         row.facts |= {"slots": slots, "places": host, "blocks": n_blocks}
@@ -251,7 +251,7 @@ def main() -> None:
     parser.add_argument("--arena", help="of the last line, such as 600MB (a tenth of these)")
     parser.add_argument("--order", choices=("shuffle", "tiles"), default="shuffle")
     parser.add_argument(
-        "--exact", action="store_true", help="wait for the rows that are seen in each step"
+        "--listed", type=int, help="as block_engine's most_listed; 0: wait for rows in each step"
     )
     parser.add_argument("--overlap", type=float, default=0.72, help="of neighbours")
     parser.add_argument("--views", type=int, default=128)
