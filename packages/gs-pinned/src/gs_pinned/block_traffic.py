@@ -201,10 +201,11 @@ class BlockTraffic:
         states = self._states
         if self.saving is not None:
             return 0
-        blocks = states.writable(self._slots.n_passed)
         n_newer = 0 if self._has_room_for_all else int(states.is_newer[states.in_memory()].sum())
         n = max(n_newer - len(states.in_place) // 2, n_least)
-        chosen = states.farthest(blocks, n)
+        if n <= 0:  # to look at each place takes longer than the rest of a call
+            return 0
+        chosen = states.farthest(states.writable(self._slots.n_passed), n)
         self._write(chosen, states.place[chosen])
         return len(chosen)
 
@@ -293,9 +294,11 @@ class BlockTraffic:
         """Blocks, leaving or in host memory, that the disk has and that give way to the others."""
         states = self._states
         short = len(leaving) - len(states.free_places())
+        if short <= 0:
+            return leaving[:0]
         is_on_disk = ~states.is_newer[leaving] & (states.n_written[leaving] == 0)
         may_go = np.concatenate([leaving[is_on_disk], states.droppable()])
-        return states.farthest(may_go, max(short, 0))
+        return states.farthest(may_go, short)
 
     def _drop(self, blocks: Ints) -> None:
         """Forget blocks of host memory that the disk has."""
