@@ -96,9 +96,13 @@ class Upcoming:
         order = np.argsort(items, kind="stable")  # of an item, the steps in their order
         is_first = np.ones(len(items), bool)
         is_first[1:] = items[order[1:]] != items[order[:-1]]
+        again = np.flatnonzero(~is_first)
+        twice = again[steps[order[again]] == steps[order[again - 1]]]
+        if len(twice):
+            step = steps[order[twice]].min() - start
+            raise ValueError(f"lists[{step}] must not name an item twice")
         following = np.full(len(items), self.NEVER)
-        again = order[~is_first]
-        following[order[np.flatnonzero(~is_first) - 1]] = steps[again]
+        following[order[again - 1]] = steps[order[again]]
         # The known needs of these items are not the last ones any more.
         first = order[is_first]
         place = self._last[items[first]] - self._first
@@ -146,6 +150,4 @@ def _checked(ids: Array, step: int, n_items: int) -> NDArray[Any]:
         raise TypeError(f"lists[{step}] must be of integers, got {items.dtype}")
     if items.ndim != 1 or items.min() < 0 or items.max() >= n_items:
         raise ValueError(f"lists[{step}] must be of items from 0 to {n_items - 1}, got others")
-    if len(np.unique(items)) < len(items):
-        raise ValueError(f"lists[{step}] must not name an item twice")
     return items.astype(np.int64)
