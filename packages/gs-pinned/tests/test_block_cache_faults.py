@@ -158,17 +158,18 @@ def test_a_place_is_not_given_away_before_the_write_from_it_has_ended(tmp_path: 
 
 def test_a_snapshot_holds_no_change_that_came_later(tmp_path: Path) -> None:
     gate = Gate("write", most=1)
-    made = CachedBlocks(tmp_path / "s", 20, 6, 13, on_call=gate.hear)
+    made = CachedBlocks(tmp_path / "s", 28, 6, 20, on_call=gate.hear)
     for block in range(8):
         made.step([block])
     gate.close()
     made.begin_snapshot()
-    # More than half of the places hold changes that came later: in blocks that were in slots, in
-    # places, and never changed before.
+    # A step that finds no room waits for the oldest write, which may be the one that is held up: so
+    # the others end first, and there are places enough.
+    while made.store.stats.records_written < 28 + 8 - 1:
+        pass
+    # Changes that came later: in blocks that were in slots, in places, and never changed before.
     for block in (7, 2, 0, 9, 10, 11, 12, 13, 14, 15, 16, 3, 4):
         made.step([block])
-    while made.store.stats.records_written < 20 + 8 - 1:
-        pass
     gate.open()
     made.end_snapshot()
     made.check_saved()
