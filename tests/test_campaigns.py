@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numba
 import numpy as np
 import pytest
 
@@ -82,6 +83,7 @@ def _warns(_: Path) -> int:
         (_ends(0), None),
         (_ends(2, "step 1/2", "gs-train: error: {folder}/a is bad"), None),
         (_writes("a"), None),
+        (_writes("../compiled/a"), None),
         (_ends(1, "Traceback"), "status must be 0 or 2"),
         (_ends(2, "gs-train: error: {folder}/a\x1b[31m is bad"), "no control characters"),
         (_ends(2, "gs-train: error: {folder}/a", "b is bad"), "must be the last line"),
@@ -102,7 +104,9 @@ def test_a_command_that_keeps_to_its_rules_is_told_from_one_that_does_not(
 ) -> None:
     folder = tmp_path / "case"
     folder.mkdir()
+    (tmp_path / "compiled").mkdir()
     (folder / "link").symlink_to(tmp_path / "beside")
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "compiled"))
     monkeypatch.setattr(commands, "main", lambda _: command(folder))
     if fault is None:
         commands.run_command([], folder)

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
+
 from gs_train.cli import main
 
 MOST_BYTES = 1 << 30
@@ -57,13 +59,20 @@ class Watch:
                 if event == "open":  # which follows a link, as nothing else does
                     place = os.path.realpath(place)
                 is_ours = f"{place}/".startswith((self.folder, "/dev/"))
-                if not is_ours and not self._is_temporary(place) and "__pycache__" not in place:
+                if not (is_ours or _is_compiled(place) or self._is_temporary(place)):
                     self.outside.append(f"{event} {os.fsdecode(path)!r}")
 
     def _is_temporary(self, place: str) -> bool:
         """Whether it is beside all campaigns, as are the caches that torch makes for itself."""
         work = os.path.dirname(self.folder.rstrip(os.sep))
         return place.startswith(f"{_TEMPORARY}/") and not place.startswith(f"{work}/")
+
+
+def _is_compiled(place: str) -> bool:
+    """Whether Python or numba keeps there what they compile, for whoever is first to call it."""
+    cache = numba.config.CACHE_DIR
+    is_numbas = bool(cache) and place.startswith(os.path.realpath(cache))
+    return is_numbas or "__pycache__" in place
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
