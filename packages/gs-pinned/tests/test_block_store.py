@@ -73,8 +73,12 @@ def test_a_snapshot_is_what_another_object_opens(store: BlockStore) -> None:
     with BlockStore.open(store.path, read_only=True) as reader:
         assert equal(reader.read([0, 1]), first)
         assert reader.state == b"one"
+        reader.forget_state()
+        assert reader.state == b""
         assert reader.verify().is_intact
     assert equal(store.read([0, 1]), second)
+    with BlockStore.open(store.path, read_only=True) as again:
+        assert again.state == b"one"
 
 
 def test_what_no_snapshot_holds_is_gone_with_the_object(store: BlockStore) -> None:

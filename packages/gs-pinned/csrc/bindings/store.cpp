@@ -313,7 +313,7 @@ void register_store(py::module_& module) {
       .def(
           "snapshot",
           [](BlockStore& owner, const py::bytes& state, std::uint32_t keep) {
-            const std::string bytes = state;
+            const std::string_view bytes = state;
             python::ReleaseGil release;
             return owner.snapshot(bytes, keep);
           },
@@ -348,7 +348,15 @@ void register_store(py::module_& module) {
                                return planes;
                              })
       .def_property_readonly("state",
-                             [](const BlockStore& owner) { return py::bytes(owner.state()); })
+                             [](const BlockStore& owner) {
+                               std::string state;
+                               {
+                                 python::ReleaseGil release;
+                                 state = owner.state();
+                               }
+                               return py::bytes(state);
+                             })
+      .def("forget_state", &BlockStore::forget_state, py::call_guard<python::ReleaseGil>())
       .def_property_readonly("opened_snapshot", &BlockStore::opened_snapshot)
       .def_property_readonly("damaged", &BlockStore::damaged)
       .def_property_readonly("stats", &stats_of);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
@@ -295,15 +296,24 @@ std::vector<std::uint32_t> BlockStore::snapshots() const {
   return numbers;
 }
 
+std::string BlockStore::state() const {
+  const Guard guard(mutex_);
+  return opened_.state;
+}
+
+void BlockStore::forget_state() {
+  const Guard guard(mutex_);
+  std::string().swap(opened_.state);
+}
+
 void BlockStore::forget_cut(std::uint64_t seq) {
   const Guard guard(mutex_);
   extents_->remove_cut(seq);
 }
 
-std::uint32_t BlockStore::snapshot(const std::string& state, std::uint32_t keep) {
+std::uint32_t BlockStore::snapshot(std::string_view state, std::uint32_t keep) {
   const Guard one_at_a_time(snapshot_mutex_);
-  Snapshot made;
-  made.state = state;
+  Snapshot made;  // whose state stays the caller's
   {
     const Guard guard(mutex_);
     check_writable();
@@ -315,14 +325,15 @@ std::uint32_t BlockStore::snapshot(const std::string& state, std::uint32_t keep)
     }
     made.number = next_snapshot_;
     made.seq = seq_;
-    for (const Entry& entry : index_)
-      if (entry.pages > 0) made.entries.push_back(entry);
+    made.entries.reserve(index_.size());
+    std::copy_if(index_.begin(), index_.end(), std::back_inserter(made.entries),
+                 [](const Entry& entry) { return entry.pages > 0; });
     extents_->add_cut(made.seq);
   }
   try {
     segments_->sync();
-    const std::vector<char> bytes = encode_snapshot(made, layout_.identity);
-    calls_.replace(snapshot_path(made.number), bytes.data(), bytes.size());
+    const auto header = encode_snapshot_header(made, state, layout_.identity);
+    calls_.replace(snapshot_path(made.number), {bytes_of(header), bytes_of(made.entries), state});
   } catch (const FileError& error) {
     // After a failed sync nobody knows what is on disk: both snapshots' extents stay as they are.
     if (error.is_sync) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/extents.hpp"
@@ -65,7 +66,7 @@ class BlockStore {
 
   /// Makes what was written until now outlast everything; returns the snapshot's number. Keeps the
   /// last `keep` snapshots. Waits for no write: ask for those that are done.
-  std::uint32_t snapshot(const std::string& state, std::uint32_t keep);
+  std::uint32_t snapshot(std::string_view state, std::uint32_t keep);
 
   /// Rows of blocks. Throws gs::RangeError for a block that was never written.
   std::vector<std::uint32_t> counts(const std::vector<std::uint32_t>& blocks) const;
@@ -75,7 +76,9 @@ class BlockStore {
   std::vector<std::string> verify(const std::vector<std::uint32_t>& blocks);
 
   const Layout& layout() const { return layout_; }
-  const std::string& state() const { return opened_.state; }
+  std::string state() const;
+  /// Lets go of state(), which is empty from then on.
+  void forget_state();
   std::uint32_t opened_snapshot() const { return opened_.number; }
   std::vector<std::uint32_t> snapshots() const;
   /// Snapshots that were found damaged when the store was opened, a line each.
@@ -122,7 +125,7 @@ class BlockStore {
   Layout layout_;
   File lock_;
   bool is_direct_ = false;
-  Snapshot opened_;  // its entries went to index_
+  Snapshot opened_;  // its entries went to index_; the lock below guards its state
   std::vector<std::string> damaged_;
   std::vector<std::uint32_t> damaged_numbers_;
   std::unique_ptr<Segments> segments_;

@@ -217,11 +217,16 @@ bool FileCalls::lock(const File& file) const {
 
 void FileCalls::unlock(const File& file) const noexcept { ::flock(file.descriptor(), LOCK_UN); }
 
-void FileCalls::replace(const std::string& path, const void* data, std::size_t bytes) const {
+void FileCalls::replace(const std::string& path,
+                        std::initializer_list<std::string_view> parts) const {
   const std::string temporary = path + ".tmp";
   {
     const File file = open(temporary, Mode::kCreate, false);
-    write(file, data, bytes, 0);
+    std::uint64_t offset = 0;
+    for (const std::string_view part : parts) {
+      if (!part.empty()) write(file, part.data(), part.size(), offset);
+      offset += part.size();
+    }
     sync(file);
   }
   rename(temporary, path);

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gs::pinned::store {
@@ -80,8 +82,9 @@ class FileCalls {
   /// Closing the file is not enough: a child process that was forked may still have it open.
   void unlock(const File& file) const noexcept;
 
-  /// A whole file that is there after a power cut, or not at all: `path`.tmp, synced and renamed.
-  void replace(const std::string& path, const void* data, std::size_t bytes) const;
+  /// A whole file, part after part, that is there after a power cut, or not at all: `path`.tmp,
+  /// synced and renamed.
+  void replace(const std::string& path, std::initializer_list<std::string_view> parts) const;
   std::vector<char> contents(const std::string& path) const;
 
  private:

@@ -14,7 +14,6 @@ namespace {
 constexpr char kStoreMagic[9] = "GSBLOCKS", kSegmentMagic[9] = "GSSEGMNT",
                kSnapshotMagic[9] = "GSSNAPSH";
 constexpr std::size_t kPlanesAt = 64, kPlaneBytes = 64;
-constexpr std::size_t kSnapshotHeader = 64;
 
 #define GS_INTACT(condition, ...) GS_CHECK_AS(pinned::store::CorruptError, condition, __VA_ARGS__)
 
@@ -115,20 +114,20 @@ std::string check_segment(const char* page, std::uint32_t number, const Identity
   return "";
 }
 
-std::vector<char> encode_snapshot(const Snapshot& snapshot, const Identity& identity) {
-  const std::size_t entries = snapshot.entries.size() * sizeof(Entry);
-  std::vector<char> bytes(kSnapshotHeader + entries + snapshot.state.size());
+std::array<char, kSnapshotHeader> encode_snapshot_header(const Snapshot& snapshot,
+                                                         std::string_view state,
+                                                         const Identity& identity) {
+  std::array<char, kSnapshotHeader> bytes{};
+  const std::string_view entries = bytes_of(snapshot.entries);
   char* data = bytes.data();
-  if (entries > 0) std::memcpy(data + kSnapshotHeader, snapshot.entries.data(), entries);
-  put_text(data, kSnapshotHeader + entries, snapshot.state);
   put_text(data, 0, kSnapshotMagic);
   put(data, 8, kVersion);
   put(data, 12, snapshot.number);
   put(data, 16, identity);
   put(data, 32, snapshot.seq);
   put(data, 40, std::uint64_t{snapshot.entries.size()});
-  put(data, 48, std::uint64_t{snapshot.state.size()});
-  put(data, 56, crc32c(data + kSnapshotHeader, bytes.size() - kSnapshotHeader));
+  put(data, 48, std::uint64_t{state.size()});
+  put(data, 56, crc32c(state.data(), state.size(), crc32c(entries.data(), entries.size())));
   put(data, 60, crc32c(data, 60));
   return bytes;
 }

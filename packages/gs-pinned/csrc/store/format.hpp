@@ -6,12 +6,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gs::pinned::store {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::uint32_t kVersion = 1;
+constexpr std::size_t kSnapshotHeader = 64;
 constexpr std::size_t kMostPlanes = 48;
 constexpr std::size_t kMostNameBytes = 40, kMostDtypeBytes = 12;
 constexpr std::uint32_t kMostBlockRows = 65535;
@@ -62,11 +64,20 @@ struct Snapshot {
   std::string state;
 };
 
+/// The bytes of values that lie one after the other.
+template <typename Container>
+std::string_view bytes_of(const Container& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(*values.data())};
+}
+
 /// The decoders throw CorruptError, which begins with `path`.
 std::vector<char> encode_layout(const Layout& layout);
 Layout decode_layout(const std::vector<char>& bytes, const std::string& path);
 
-std::vector<char> encode_snapshot(const Snapshot& snapshot, const Identity& identity);
+/// What a snapshot's file has before its entries and, behind these, its state.
+std::array<char, kSnapshotHeader> encode_snapshot_header(const Snapshot& snapshot,
+                                                         std::string_view state,
+                                                         const Identity& identity);
 Snapshot decode_snapshot(const std::vector<char>& bytes, const Identity& identity,
                          const std::string& path);
 

@@ -74,10 +74,10 @@ void BlockStore::create(const FileCalls& calls, const std::string& path, const L
   GS_CHECK_AS(pinned::store::ReadOnlyError, calls.lock(lock), "the store ", path,
               " is being made by another process");
   check_free(calls, path);  // another process may have made one before the lock was ours
-  const std::vector<char> snapshot = encode_snapshot({}, layout.identity);
-  calls.replace(path + "/snap-0000000000", snapshot.data(), snapshot.size());
+  const auto snapshot = encode_snapshot_header({}, {}, layout.identity);
+  calls.replace(path + "/snap-0000000000", {bytes_of(snapshot)});
   const std::vector<char> bytes = encode_layout(layout);
-  calls.replace(path + "/STORE", bytes.data(), bytes.size());
+  calls.replace(path + "/STORE", {bytes_of(bytes)});
 }
 
 BlockStore::BlockStore(FileCalls calls, std::string path, const OpenOptions& options)
@@ -166,7 +166,8 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
   for (const Entry& entry : chosen->entries) index_[entry.block] = entry;
   opened_.number = chosen->number;
   opened_.seq = chosen->seq;
-  opened_.state = chosen->state;
+  opened_.state = std::move(chosen->state);
+  for (Snapshot& snapshot : whole) std::string().swap(snapshot.state);
   return whole;
 }
 
@@ -217,18 +218,35 @@ void BlockStore::check_extents() const {
 // Everything that no snapshot names is free; what only other snapshots name lives as long as they.
 void BlockStore::add_free_space(const std::vector<Snapshot>& snapshots) {
   struct Named {
-    std::uint32_t pages;
+    std::uint32_t segment, page, pages;
+    bool is_live;
     std::uint64_t birth, last_cut;
+    std::pair<std::uint32_t, std::uint32_t> place() const { return {segment, page}; }
   };
-  std::map<std::pair<std::uint32_t, std::uint32_t>, Named> named;
+  std::vector<Named> named;
+  std::size_t most = 0;
+  for (const Snapshot& snapshot : snapshots) most += snapshot.entries.size();
+  named.reserve(most);
   for (const Snapshot& snapshot : snapshots)
-    for (const Entry& entry : snapshot.entries) {
-      Named& found =
-          named.insert({{entry.segment, entry.page}, {entry.pages, entry.seq, 0}}).first->second;
-      found.pages = std::max<std::uint32_t>(found.pages, entry.pages);
-      found.birth = std::min(found.birth, entry.seq);
-      found.last_cut = std::max(found.last_cut, snapshot.seq);
+    for (const Entry& entry : snapshot.entries)
+      named.push_back({entry.segment, entry.page, entry.pages, snapshot.number == opened_.number,
+                       entry.seq, snapshot.seq});
+  std::sort(named.begin(), named.end(),
+            [](const Named& a, const Named& b) { return a.place() < b.place(); });
+  std::size_t n = 0;  // of those that were joined
+  for (const Named& one : named) {
+    if (n == 0 || named[n - 1].place() != one.place()) {
+      named[n++] = one;
+      continue;
     }
+    Named& same = named[n - 1];
+    same.pages = std::max(same.pages, one.pages);
+    same.is_live = same.is_live || one.is_live;
+    same.birth = std::min(same.birth, one.birth);
+    same.last_cut = std::max(same.last_cut, one.last_cut);
+  }
+  named.resize(n);
+  auto next = named.begin();
   for (std::uint32_t number = 0; number < segments_->count(); ++number) {
     if (!segments_->has(number)) continue;
     std::uint32_t at = 1;
@@ -236,17 +254,15 @@ void BlockStore::add_free_space(const std::vector<Snapshot>& snapshots) {
       page = std::min(page, segments_->pages(number));
       if (page > at) segments_->add_free({number, at}, page - at);
     };
-    for (auto it = named.lower_bound({number, 0}); it != named.end() && it->first.first == number;
-         ++it) {
-      add_until(it->first.second);
-      at = std::max(at, it->first.second + extent_pages(it->second.pages));
+    for (; next != named.end() && next->segment == number; ++next) {
+      add_until(next->page);
+      at = std::max(at, next->page + extent_pages(next->pages));
     }
     add_until(segments_->pages(number));
   }
-  for (const Entry& entry : index_) named.erase({entry.segment, entry.page});
-  for (const auto& [place, extent] : named)
-    extents_->add_dead({place.first, place.second}, extent.pages, extent.birth,
-                       extent.last_cut + 1);
+  for (const Named& one : named)
+    if (!one.is_live)
+      extents_->add_dead({one.segment, one.page}, one.pages, one.birth, one.last_cut + 1);
 }
 
 }  // namespace gs::pinned::store

@@ -346,8 +346,12 @@ class BlockStore:
 
     @property
     def state(self) -> bytes:
-        """The caller's bytes in the snapshot that was opened."""
+        """The caller's bytes in the snapshot that was opened, until :meth:`forget_state`."""
         return self._usable().state
+
+    def forget_state(self) -> None:
+        """Give back the memory of ``state``, which is empty from then on; the disk keeps it."""
+        self._usable().forget_state()
 
     @property
     def is_read_only(self) -> bool:

@@ -80,6 +80,7 @@ class StoredRows:
         device: torch.device | str = "cpu",
     ) -> None:
         state = from_bytes(store.state)
+        store.forget_state()
         self._store = store
         k = int(state["k"])
         if [p.name for p in store.planes] != [p.name for p in planes_of(k)]:
@@ -94,7 +95,6 @@ class StoredRows:
         }
         self.row_bytes = sum(table.shape[1] * table.element_size() for table in tables.values())
         self.cache = BlockCache(store, tables, host_blocks=host_blocks)
-        self._n_rows = int(self.cache.counts(store.blocks).sum())
         self.boxes = BlockBoxes(int(state["n_blocks"]))
         for name, array in within(state, "boxes").items():
             getattr(self.boxes, name)[:] = array
@@ -110,8 +110,9 @@ class StoredRows:
             name: StoredAdam(names, k, betas, eps, within(state, f"schedule/{name}"), self.device)
             for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
         }
-        counts = np.zeros(len(self.boxes), np.int64)
-        counts[store.blocks] = self.cache.counts(store.blocks)
+        counts, blocks = np.zeros(len(self.boxes), np.int64), np.array(store.blocks, np.int64)
+        counts[blocks] = self.cache.counts(blocks)
+        self._n_rows = int(counts.sum())
         self._stored = StoredTables(
             tables, self.cache, counts, self._groups, self.block_rows, self.device
         )
