@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.interpolate import Akima1DInterpolator
 from scipy.spatial.transform import Rotation, RotationSpline
 
 from gs_train.data.frame import camera_centres
@@ -193,6 +192,8 @@ def _features(poses: np.ndarray) -> np.ndarray:
 
 def _through(poses: np.ndarray, along: np.ndarray, at: np.ndarray) -> np.ndarray:
     """(F, 4, 4) poses at places ``at`` of a smooth path that passes pose i at ``along[i]``."""
+    from scipy.interpolate import Akima1DInterpolator  # which takes half a second to import
+
     if len(poses) == 1:
         return np.repeat(poses, len(at), axis=0)
     centers = camera_centres(poses)
