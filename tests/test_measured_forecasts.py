@@ -15,7 +15,15 @@ _RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "quoted"
 
 @pytest.mark.parametrize("block_rows", [64, 1024])
 def test_host_memory_of_a_block_is_as_much_as_was_measured(block_rows: int) -> None:
-    """And no more than half as much again."""
+    assert _measured(block_rows) <= OF_A_BLOCK
+
+
+def test_host_memory_of_a_block_is_little_more_than_was_measured() -> None:
+    """With many small blocks: what a few large ones take is below the noise."""
+    assert OF_A_BLOCK <= 1.2 * _measured(64)
+
+
+def _measured(block_rows: int) -> float:
     found = json.loads((_RESULTS / "limits.json").read_text())
     bytes_of = {
         line["axes"]["gaussians"]: max(line["samples"])
@@ -24,5 +32,4 @@ def test_host_memory_of_a_block_is_as_much_as_was_measured(block_rows: int) -> N
         and line["axes"]["block_rows"] == block_rows
     }
     least, most = min(bytes_of), max(bytes_of)
-    measured = (bytes_of[most] - bytes_of[least]) / ((most - least) / block_rows)
-    assert measured <= OF_A_BLOCK <= 1.5 * measured
+    return (bytes_of[most] - bytes_of[least]) / ((most - least) / block_rows)
