@@ -102,8 +102,8 @@ def test_device_memory_does_not_grow_with_the_scene_and_host_memory_little() -> 
     assert few.device == many.device
     assert few.pinned == many.pinned
     more = many.host_bytes - few.host_bytes
-    # A quarter of a byte a row, as `tests/test_measured_forecasts.py` holds against a measurement.
-    assert more == pytest.approx(0.244 * (2 * 10**9 - 10**8), rel=0.01)
+    # As `tests/test_measured_forecasts.py` holds against a measurement.
+    assert more == pytest.approx(0.273 * (2 * 10**9 - 10**8), rel=0.01)
 
 
 def test_a_saturated_billion_is_as_large_as_its_records() -> None:
