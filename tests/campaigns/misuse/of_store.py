@@ -161,6 +161,7 @@ ENTRIES = (
     Entry("gs_pinned.BlockStore.counts", _of_store("counts", blocks=[2, 0])),
     Entry("gs_pinned.BlockStore.snapshot", _of_store("snapshot", state=b"state", keep=2)),
     Entry("gs_pinned.BlockStore.verify", _of_store("verify", report=None)),
+    Entry("gs_pinned.BlockStore.forget_state", _of_store("forget_state")),
     Entry("gs_pinned.BlockStore.close", _close),
     Entry("gs_pinned.BlockTicket.wait", _wait),
 )
@@ -178,6 +179,8 @@ def _together(room: Room) -> dict[str, Callable[[], Any]]:
         "wait": lambda: ticket.wait(10.0),
         "snapshot": lambda: store.snapshot(keep=2),
         "verify": store.verify,
+        "state": lambda: store.state,
+        "forget_state": store.forget_state,
         "stats": lambda: store.stats,
         "close": lambda: store.close() if room.chance(0.01) else None,
     }
