@@ -2,7 +2,7 @@
 """A few integers of each rank of a host, in memory that all of them see.
 
 Every batch begins with a gather of some counts. By way of sockets it takes half a millisecond among
-four ranks, of a step of ten; by way of memory a look.
+four ranks, of a step of ten; by way of memory a tenth of that.
 
     rank r    number of its last gather | integers of an even gather | integers of an odd one
 
@@ -13,6 +13,7 @@ k - 2 any more, whose place k takes.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import tempfile
@@ -32,8 +33,9 @@ MOST = 1024
 
 _LINE = 8  # words between what different ranks write often
 _SETS = 2
-_EAGER = 50  # looks without a pause, some 200 microseconds
-_PAUSE_S = 20e-6
+_PAUSES_S = ((50, 0.0), (5000, 20e-6), (math.inf, 1e-3))
+"""Pauses between looks, each up to so many looks. The last is for a rank that works alone while the
+others wait, such as one that saves."""
 
 
 class SharedTable:
@@ -80,7 +82,8 @@ class SharedTable:
         while self._numbers.min() < number:
             self._check()
             n_looks += 1
-            time.sleep(0 if n_looks < _EAGER else _PAUSE_S)  # without Python's lock
+            pause = next(pause for most, pause in _PAUSES_S if n_looks <= most)
+            time.sleep(pause)  # without Python's lock
 
 
 def new_table(size: int) -> Path | None:
