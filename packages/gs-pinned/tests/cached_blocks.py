@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store of blocks with known rows, arrays with slots for these, and the same rows in memory."""
+"""A store of blocks with known rows, arrays with slots for these, and the same rows in memory; and
+what holds the store's drive up."""
 
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -137,3 +139,30 @@ class CachedBlocks:
     def _end(self) -> None:
         if self.stream is not None:
             torch.cuda.current_stream().wait_stream(self.stream)
+
+
+class Gate:
+    """Holds transfers of some kinds up while it is closed, at most so many."""
+
+    def __init__(self, *names: str, most: int = 99) -> None:
+        self._names = names
+        self._left = most
+        self._lock = threading.Lock()
+        self._is_open = threading.Event()
+        self._is_open.set()
+        self.open, self.close = self._is_open.set, self._is_open.clear
+
+    def hear(self, name: str, path: str, *_: object) -> int:
+        if name in self._names and "/seg-" in path and not self._is_open.is_set():
+            with self._lock:
+                self._left -= 1
+            if self._left >= 0:
+                self._is_open.wait()
+        return 0
+
+
+def read_ahead(made: CachedBlocks, block: int) -> None:
+    n_read = made.cache.stats.read
+    made.cache.fetch([block])
+    while made.cache.stats.read == n_read:
+        made.cache.fetch([])  # takes note of what has ended
