@@ -94,6 +94,7 @@ OF_PACKAGES: dict[str, Table] = {
     "residency": residency,
     "means-extent": means_extent,
     "tide": tide,
+    "tide-20m": tide,
     "survey": survey,
     "limits": limits,
     "moments": moments,

@@ -10,22 +10,26 @@ from results import Result
 
 _FOLDER = f"{RESULTS}/quoted"
 _ORDERS = {"shuffle": "shuffled batches", "tiles": "batches in tiles"}
+_IN_HOST = "tide, host"
 
 
 def tide(name: str, result: Result) -> list[str]:
     """Rates of rows in blocks beside those of rows in one place."""
-    base = required(result.line("none"), "none")
-    rows = [
-        [f"`{line.name}`" if "," not in line.name else line.name, spread(line, 0),
-         f"{line.median / base.median:.2f}"]
-        for line in result.lines
-    ]  # fmt: skip
-    axes = base.axes
+    rows = []
+    for batch in result.axis("batch"):
+        bases = [result.line(preset, batch=batch) for preset in ("none", "best")]
+        for line in (line for line in result.lines if line.axes["batch"] == batch):
+            ratios = [f"{line.median / base.median:.2f}" if base else "-" for base in bases]
+            shown = line.name if "," in line.name else f"`{line.name}`"
+            rows.append([str(batch), shown, spread(line, 0), *ratios])
+    axes, names = result.lines[0].axes, {line.name for line in result.lines}
     words = (
         f"Images a second at {axes['gaussians']:,} Gaussians, {axes['size'][0]} x "
-        f"{axes['size'][1]}, {_ORDERS[axes.get('order', 'shuffle')]} of {axes['batch']} views, "
-        f"blocks of {result.facts['block_rows']:,}; all of the blocks in slots, or half of them in "
-        "slots and all others in host memory."
+        f"{axes['size'][1]}, {_ORDERS[axes.get('order', 'shuffle')]}, "
+        f"blocks of {result.facts['block_rows']:,}; all of the blocks in slots"
+    )
+    words += (
+        ", or half of them in slots and all others in host memory." if _IN_HOST in names else "."
     )
     drive = result.line("tide, drive")
     if drive is not None and "of bound" in drive.facts:
@@ -40,7 +44,7 @@ def tide(name: str, result: Result) -> list[str]:
             f"{facts['drive writes a second'] / 1e9:.3g} GB/s."
         )
     return below(name, result, words, folder=_FOLDER) + grid(
-        ["rows", "images/s", "of `none`"], rows
+        ["batch", "rows", "images/s", "of `none`", "of `best`"], rows
     )
 
 
