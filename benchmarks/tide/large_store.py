@@ -56,18 +56,22 @@ class Keys:
 
     def __init__(self, n: int) -> None:
         self._has_come = np.zeros(n, bool)
+        self._n_added = 0
 
     def add(self, keys: np.ndarray) -> None:
-        """Raises RuntimeError where a key has come before, or is out of range."""
+        """Raises RuntimeError where a key is out of range."""
         n = len(self._has_come)
         if len(keys) and not 0 <= keys.min() <= keys.max() < n:
             raise RuntimeError(f"keys must be from 0 to {n - 1}, got {keys.min()} to {keys.max()}")
-        if self._has_come[keys].any() or len(np.unique(keys)) != len(keys):
-            raise RuntimeError("no key may come twice")
         self._has_come[keys] = True
+        self._n_added += len(keys)
 
-    def __len__(self) -> int:
-        return int(self._has_come.sum())
+    def count(self) -> int:
+        """Of all that came. Raises RuntimeError where one came twice."""
+        n = int(self._has_come.sum())
+        if n != self._n_added:
+            raise RuntimeError(f"keys must be different, got {n} in {self._n_added} rows")
+        return n
 
 
 def swept(rows: StoredRows, views: Sequence[View], renderer: Renderer) -> tuple[int, list[Any]]:
@@ -80,7 +84,7 @@ def swept(rows: StoredRows, views: Sequence[View], renderer: Renderer) -> tuple[
         of_piece = own[found.ids.long()].cpu().numpy()
         for k, some in enumerate(seen):
             some.append(of_piece[_bit(found.mask, k)])
-    return len(keys), [np.sort(np.concatenate(some)) for some in seen]
+    return keys.count(), [np.sort(np.concatenate(some)) for some in seen]
 
 
 def _bit(mask: Tensor, k: int) -> np.ndarray:
