@@ -49,11 +49,16 @@ class HostClock:
 
 
 class DeviceClock:
-    """A `Clock` of the current stream of a CUDA device."""
+    """A `Clock` of the stream of a CUDA device that is current at the first mark."""
+
+    def __init__(self) -> None:
+        self._stream: torch.cuda.Stream | None = None
 
     def mark(self) -> torch.cuda.Event:
+        if self._stream is None:  # asked once: to ask takes longer than to record
+            self._stream = torch.cuda.current_stream()
         event = torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._stream)
         return event
 
     def seconds(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float | None:

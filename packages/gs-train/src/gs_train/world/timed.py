@@ -39,13 +39,15 @@ class Waits:
         self.device_s = 0.0
         self.host_s = 0.0
         self.sent_bytes = 0
+        self._stream: torch.cuda.Stream | None = None
         self._unread: deque[_Pair] = deque()
         self._free: list[_Pair] = []
 
     def on_device(self, call: Callable[[], Result], *, is_cuda: bool) -> Result:
         """The result of a call that makes the compute stream wait.
 
-        Asynchrony: never waits itself; two events are recorded.
+        Asynchrony: never waits itself; two events are recorded on the stream that was current at
+            the first call.
         """
         if not is_cuda:
             started = time.perf_counter()
@@ -55,10 +57,12 @@ class Waits:
         if len(self._unread) >= _UNREAD:
             while self._unread and self._unread[0][1].query():
                 self._read()
+        if self._stream is None:  # asked once: to ask takes longer than to record
+            self._stream = torch.cuda.current_stream()
         start, end = self._free.pop() if self._free else (_event(), _event())
-        start.record()
+        start.record(self._stream)
         result = call()
-        end.record()
+        end.record(self._stream)
         self._unread.append((start, end))
         return result
 
