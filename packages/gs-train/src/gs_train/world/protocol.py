@@ -128,10 +128,11 @@ def check_rows(
                 f"{name} must be (R, width) and contiguous, got {tuple(tensor.shape)}"
                 + ("" if tensor.is_contiguous() else " with gaps")
             )
-        if len(rows) != size or min(rows) < 0 or sum(rows) != len(tensor):
+        n = tensor.shape[0]  # which is sooner told than len()
+        if len(rows) != size or min(rows) < 0 or sum(rows) != n:
             raise ValueError(
-                f"{name}_rows must be {size} counts that add up to the {len(tensor)} rows of "
-                f"{name}, got {list(rows)}"
+                f"{name}_rows must be {size} counts that add up to the {n} rows of {name}, "
+                f"got {list(rows)}"
             )
     if recv.shape[1] != send.shape[1] or recv.dtype != send.dtype:
         raise ValueError(

@@ -6,10 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from types import TracebackType
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +30,6 @@ _FOR_EVER = timedelta(days=365)
 
 _WORD = 8  # bytes
 
-Result = TypeVar("Result")
-
 
 class Ranks:
     """A :class:`~gs_train.world.protocol.World` of processes.
@@ -48,11 +47,12 @@ class Ranks:
 
     def __init__(self, place: Standing, device: torch.device, watch: Watch, store: Any) -> None:
         self.rank, self.size, self.device = place.rank, place.size, device
+        self._named = _Named(watch)
         self._watch = watch
         if place.local_size == place.size:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else the host's name is looked up
         is_cuda = device.type == "cuda"
-        with self._named():
+        with self._named:
             dist.init_process_group(
                 "nccl" if is_cuda else "gloo",
                 store=store,
@@ -91,12 +91,12 @@ class Ranks:
         # A row for each rank, flat: gloo takes no tensor without dimensions.
         all_of_them = torch.empty((self.size, max(own.numel(), 1)), dtype=torch.int64)
         flat = own.reshape(-1) if own.numel() else torch.zeros(1, dtype=torch.int64)
-        with self._named():
+        with self._named:
             dist.all_gather(list(all_of_them.unbind()), flat, group=self._host)
         return all_of_them[:, : own.numel()].reshape(self.size, *own.shape).numpy()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        with self._named():
+        with self._named:
             dist.all_reduce(tensor)
         return tensor
 
@@ -104,14 +104,14 @@ class Ranks:
         self, recv: Tensor, send: Tensor, recv_rows: Sequence[int], send_rows: Sequence[int]
     ) -> Pending[Tensor]:
         check_rows(self.size, recv, send, recv_rows, send_rows)
-        with self._named():
+        with self._named:
             work = dist.all_to_all_single(
                 recv, send, list(recv_rows), list(send_rows), async_op=True
             )
-        return _Posted(work, lambda: recv, self._named)
+        return _Posted(work, recv, self._named)
 
     def barrier(self) -> None:
-        with self._named():
+        with self._named:
             dist.barrier(group=self._host)
 
     def broadcast(self, value: Any, root: int = 0) -> Any:
@@ -124,7 +124,7 @@ class Ranks:
 
     def broadcast_tensor(self, tensor: Tensor, root: int = 0) -> Tensor:
         group = self._host if tensor.device.type == "cpu" else None
-        with self._named():
+        with self._named:
             dist.broadcast(tensor, root, group=group)
         return tensor
 
@@ -151,31 +151,34 @@ class Ranks:
             row.tobytes()[:length].decode() for row, length in zip(self.gather(padded), lengths)
         ]
 
-    @contextlib.contextmanager
-    def _named(self) -> Iterator[None]:
-        """Calls of torch, whose errors after a rank's failure become that failure."""
+
+class _Named:
+    """Entered around calls of torch, whose errors after a rank's failure become that failure."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
         self._watch.check()
-        try:
-            yield
-        except RuntimeError:
-            self._watch.check_named()
-            raise
 
-
-class _Posted(Generic[Result]):
-    """A collective that torch has taken."""
-
-    def __init__(
+    def __exit__(
         self,
-        work: dist.Work,
-        result: Callable[[], Result],
-        named: Callable[[], contextlib.AbstractContextManager[None]],
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        self._work = work
-        self._result = result
-        self._named = named
+        if isinstance(error, RuntimeError):
+            self._watch.check_named()
 
-    def wait(self) -> Result:
-        with self._named():
-            self._work.wait()
-        return self._result()
+
+class _Posted(NamedTuple):
+    """An exchange that torch has taken."""
+
+    work: dist.Work
+    recv: Tensor
+    named: _Named
+
+    def wait(self) -> Tensor:
+        with self.named:
+            self.work.wait()
+        return self.recv
