@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
-from gs_train.engine.drawn_loss import batch_loss, shares_of
+from gs_train.engine.drawn_loss import batch_loss, no_share
 from gs_train.engine.own_rows import CopiedRows, Own, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
@@ -95,7 +96,7 @@ class InRounds:
             self._news,
             self._pace,
             self._trace,
-            shares_of(len(run.order), run.settings, self._model.device),
+            no_share(run.settings, self._model.device),
         )
         with memory_for("the rounds of ranks"):
             draw_in_rounds(batch.turns, self._exchange, work)
@@ -103,7 +104,7 @@ class InRounds:
         if meanwhile is not None:
             meanwhile()
         self._news.end_batch(batch.seen.microbatches, has_columns=counts_columns)
-        shares = self._world.sum(work.shares).unbind()
+        shares = self._world.sum(work.shares()).unbind()
         views = [microbatch.crop.view.name for microbatch in batch.seen.microbatches]
         return batch_loss(shares, views, run.settings)  # in canonical order
 
@@ -150,7 +151,7 @@ class _RankWork:
         drawing: of the batch.
         news, pace: told about each microbatch that is drawn.
         trace: of the engine.
-        shares: (M,) or (M, 13) zeros; those of the loss that this rank draws are written there.
+        no_share: the share of the loss of what other ranks draw.
     """
 
     def __init__(
@@ -161,7 +162,7 @@ class _RankWork:
         news: ViewNews,
         pace: DrawingPace,
         trace: Trace,
-        shares: Tensor,
+        no_share: Tensor,
     ) -> None:
         self._microbatches = run.batch.seen.microbatches
         self._truths = run.truths
@@ -170,7 +171,11 @@ class _RankWork:
         self._news = news
         self._pace = pace
         self._trace = trace
-        self.shares = shares
+        self._shares = [no_share] * len(run.order)
+
+    def shares(self) -> Tensor:
+        """(M,) or (M, 13) of the loss, zeros of what other ranks draw."""
+        return torch.stack(self._shares)  # one kernel instead of one for each that is drawn
 
     def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
         """See `Work`."""
@@ -186,7 +191,7 @@ class _RankWork:
 
         def gradients() -> Tensor:
             drawn = end()
-            self.shares[microbatch] = drawn.share
+            self._shares[microbatch] = drawn.share
             self._news.note(microbatch, drawn)
             return drawn.gradients
 
