@@ -96,7 +96,8 @@ class Drawing:
         if hasattr(self._renderer, "project_views"):
             sums = {name: torch.zeros_like(values) for name, values in rows.items()}
             table = TableRows(rows, keys, keys, keys, sums, keys)
-            self._renderer.project_views([Outgoing(table, self._view, self._records)], sh_degree=3)
+            out = Outgoing(table, self._view, range(self.n_rows))
+            self._renderer.project_views([out], self._records, sh_degree=3)
         else:
             splats = renderer.project(rows, self._view, sh_degree=3, keys=keys)
             self._renderer.write(splats, self._records)

@@ -141,12 +141,12 @@ def as_records(case: Case) -> Drawn:
     for start, stop in halves:
         ids = keys[start:stop]
         rows = TableRows(case.rows, ids, ids, keys, sums, ids)
-        out = Outgoing(rows, case.view, records.part(start, stop))
-        projected.append(renderer.project_views([out], sh_degree=DEGREE))
+        out = Outgoing(rows, case.view, range(start, stop))
+        projected.append(renderer.project_views([out], records, sh_degree=DEGREE))
     drawn = renderer.draw(records, case.view, case.view.rect)
     sent = renderer.send_back(drawn, case.grad_image)
-    for (start, stop), one in zip(halves, projected):
-        renderer.project_views_backward(one, [sent[start:stop]])
+    for one in projected:
+        renderer.project_views_backward(one, sent)
     return drawn.image, sums
 
 

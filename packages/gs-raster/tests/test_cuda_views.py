@@ -4,6 +4,7 @@ stages."""
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -49,23 +50,32 @@ def slots_of(n: int) -> Tensor:
 
 
 def outgoing(values: dict[str, Tensor], spare: int) -> list[ViewRows]:
-    """Segments of one array, whose memory holds other numbers before."""
-    sizes = [n + spare for n in SEEN]
-    records = torch.full((sum(sizes), 12), 7, dtype=torch.int32, device=DEVICE).split(sizes)
-    keys = torch.full((sum(sizes),), 7, dtype=torch.int32, device=DEVICE).split(sizes)
+    """Views whose segments lie one behind the other."""
+    ends = list(itertools.accumulate(n + spare for n in SEEN))
     return [
-        ViewRows(Rows.of(values, slots=slots_of(n)), view, record, key)
-        for n, view, record, key in zip(SEEN, views(), records, keys)
+        ViewRows(Rows.of(values, slots=slots_of(n)), view, range(end - n - spare, end))
+        for n, view, end in zip(SEEN, views(), ends)
     ]
+
+
+def outbox(n: int) -> dict[str, Tensor]:
+    """Records, whose memory holds other numbers before."""
+    return {
+        "records": torch.full((n, 12), 7, dtype=torch.int32, device=DEVICE),
+        "record_keys": torch.full((n,), 7, dtype=torch.int32, device=DEVICE),
+    }
 
 
 @pytest.mark.parametrize("spare", [0, SPARE])
 def test_views_together_are_those_of_one_call_each(spare: int) -> None:
     values, keys = tables()
     given = outgoing(values, spare)
-    found = gs_raster.project_views(given, keys, radii=True, **HOW)
+    out = outbox(given[-1].segment.stop)
+    found = gs_raster.project_views(given, keys, **out, radii=True, **HOW)
     shown = 0
-    for k, (rows, view, records, to_keys) in enumerate(given):
+    for k, (rows, view, segment) in enumerate(given):
+        own = slice(segment.start, segment.stop)
+        records, to_keys = out["records"][own], out["record_keys"][own]
         expected = gs_raster.project(rows, view, radii=True, **HOW)
         assert torch.equal(records[: rows.n], expected.records)
         assert not records[rows.n :].any()
@@ -88,8 +98,9 @@ def statistics_of(k: int) -> Statistics:
 def test_gradients_of_views_together_are_those_of_one_call_each() -> None:
     values, keys = tables()
     given = outgoing(values, SPARE)
-    projected = gs_raster.project_views(given, keys, radii=True, **HOW)
-    gradients = [noise(len(one.records), 12) for one in given]
+    n = given[-1].segment.stop
+    projected = gs_raster.project_views(given, keys, **outbox(n), radii=True, **HOW)
+    gradients = noise(n, 12)
     places = [None if n == N else slots_of(n).flip(0).contiguous() for n in SEEN]
     found = []
     for together in (True, False):
@@ -102,10 +113,11 @@ def test_gradients_of_views_together_are_those_of_one_call_each() -> None:
                 projected, gradients, out=out, places=places, statistics=told
             )
         else:
-            for k, (rows, view, *_) in enumerate(given):
+            for k, (rows, view, segment) in enumerate(given):
+                own = gradients[segment.start :][: rows.n].contiguous()
                 gs_raster.project_backward(
-                    rows, view, projected.splats(k), gradients[k][: rows.n].contiguous(), out=out,
-                    places=places[k], statistics=told[k], **HOW,
+                    rows, view, projected.splats(k), own, out=out, places=places[k],
+                    statistics=told[k], **HOW,
                 )  # fmt: skip
         sums = [one.grad2d for one in told if one is not None]
         assert sums[0].any()
@@ -116,23 +128,36 @@ def test_gradients_of_views_together_are_those_of_one_call_each() -> None:
 def test_views_that_do_not_go_together_are_refused() -> None:
     values, keys = tables()
     given = outgoing(values, 0)
+    out = outbox(given[-1].segment.stop)
     with pytest.raises(ValueError, match="views must be at least one, got none"):
-        gs_raster.project_views([], keys, **HOW)
-    short = given[0]._replace(records=given[0].records[1:], keys=given[0].keys[1:])
-    with pytest.raises(ValueError, match=f"records must have room for {N} splats, got {N - 1}"):
-        gs_raster.project_views([short], keys, **HOW)
+        gs_raster.project_views([], keys, **out, **HOW)
+    for segment, error, text in (
+        (range(1, N), ValueError, f"segment must have room for {N} splats, got {N - 1}"),
+        (range(-1, N), ValueError, "segment must lie in the"),
+        (range(1, len(out["records"]) + 1), ValueError, "segment must lie in the"),
+        (range(0, 2 * N, 2), ValueError, "segment must lie in the"),
+        (slice(0, N), TypeError, "segment must be a range, got slice"),
+    ):
+        with pytest.raises(error, match=text):
+            gs_raster.project_views([given[0]._replace(segment=segment)], keys, **out, **HOW)
+    short = out | {"record_keys": out["record_keys"][1:]}
+    with pytest.raises(ValueError, match=r"record_keys must have shape"):
+        gs_raster.project_views(given, keys, **short, **HOW)
     other = {name: column[1:] for name, column in values.items()}
+    moved = given[1]._replace(rows=Rows.of(other, slots=slots_of(0)))
     with pytest.raises(ValueError, match=r"rows of all views must be in the same tables of 900"):
-        gs_raster.project_views(
-            [given[0], given[1]._replace(rows=Rows.of(other, slots=slots_of(0)))], keys, **HOW
+        gs_raster.project_views([given[0], moved], keys, **out, **HOW)
+    projected = gs_raster.project_views(given[:1], keys, **outbox(N), **HOW)
+    sums, back = RowGradients.empty(N, 15, DEVICE), noise(N, 12)
+    with pytest.raises(ValueError, match=r"gradients must have shape \(900, 12\)"):
+        gs_raster.project_views_backward(
+            projected, back[1:], out=sums, places=[None], statistics=[None]
         )
-    projected = gs_raster.project_views(given[:1], keys, **HOW)
-    out, back = RowGradients.empty(N, 15, DEVICE), [noise(N, 12)]
     with pytest.raises(ValueError, match="places must be 1, one a view, got 0"):
-        gs_raster.project_views_backward(projected, back, out=out, places=[], statistics=[None])
+        gs_raster.project_views_backward(projected, back, out=sums, places=[], statistics=[None])
     with pytest.raises(ValueError, match="views must have radii for statistics"):
         gs_raster.project_views_backward(
-            projected, back, out=out, places=[None], statistics=[statistics_of(0)]
+            projected, back, out=sums, places=[None], statistics=[statistics_of(0)]
         )
 
 

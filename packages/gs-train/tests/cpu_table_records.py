@@ -21,6 +21,7 @@ class Projected(NamedTuple):
     """Rows that were projected."""
 
     rows: TableRows
+    segment: range
     leaves: dict[str, Tensor]
     splats: Splats | None
 
@@ -32,34 +33,37 @@ class CpuTableRecords(CpuRecords):
         super().__init__(absgrad=absgrad)
         self._renderer = renderer
 
-    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> list[Projected]:
+    def project_views(
+        self, outgoing: Sequence[Outgoing], out: SplatRecords, *, sh_degree: int
+    ) -> list[Projected]:
         """See `TableRecordRenderer`."""
-        return [self._project(*one, sh_degree) for one in outgoing]
+        return [
+            self._project(rows, view, out.part(segment), segment, sh_degree)
+            for rows, view, segment in outgoing
+        ]
 
-    def _project(self, rows: TableRows, view: View, out: SplatRecords, sh_degree: int) -> Projected:
+    def _project(
+        self, rows: TableRows, view: View, out: SplatRecords, segment: range, sh_degree: int
+    ) -> Projected:
         if not len(rows.ids):
             out.make_empty(0)
-            return Projected(rows, {}, None)
+            return Projected(rows, segment, {}, None)
         taken = take_rows(rows.columns, rows.ids, rows.slots)
         leaves = {name: leaf.requires_grad_() for name, leaf in taken.items()}
         keys = rows.keys.index_select(0, rows.ids)
         splats = self._renderer.project(leaves, view, sh_degree=sh_degree, keys=keys)
         splats.means2d.retain_grad()
         self.write(splats, out)
-        return Projected(rows, leaves, splats)
+        return Projected(rows, segment, leaves, splats)
 
     def project_views_backward(
-        self,
-        projected: list[Projected],
-        gradients: Sequence[Tensor],
-        *,
-        direct: Direct | None = None,
+        self, projected: list[Projected], gradients: Tensor, *, direct: Direct | None = None
     ) -> list[Splats] | None:
         """See `TableRecordRenderer`."""
-        for (rows, leaves, splats), of_records in zip(projected, gradients, strict=True):
+        for rows, segment, leaves, splats in projected:
             if splats is None:
                 continue
-            self.backward(splats, of_records)
+            self.backward(splats, gradients[segment.start : segment.stop])
             parts = {name: leaf.grad for name, leaf in leaves.items()}
             add_rows(rows.sums, parts, rows.place, rows.place)
             if direct is not None and direct.sums is not None:

@@ -162,10 +162,12 @@ class RankWork:
         self.images: dict[int, Tensor] = {}
         self.losses: dict[int, Tensor] = {}
 
-    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
-        for m, segment in zip(microbatches, out, strict=True):
+    def project(
+        self, microbatches: Sequence[int], out: SplatRecords, segments: Sequence[range]
+    ) -> None:
+        for m, segment in zip(microbatches, segments, strict=True):
             splats = self._rank.project(m, self._listed[m], self._jobs[m], self._renderer)
-            self._records.write(splats, segment)
+            self._records.write(splats, out.part(segment))
 
     def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         job = self._jobs[microbatch]
@@ -175,11 +177,13 @@ class RankWork:
         gradients = self._records.send_back(drawn, gradient)
         return lambda: gradients
 
-    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        for m, of_records in zip(microbatches, gradients, strict=True):
+    def give_back(
+        self, microbatches: Sequence[int], gradients: Tensor, segments: Sequence[range]
+    ) -> None:
+        for m, segment in zip(microbatches, segments, strict=True):
             ids, _, splats = self._rank.drawn[m]
             if len(ids):
-                self._records.backward(splats, of_records)
+                self._records.backward(splats, gradients[segment.start : segment.stop])
             self._rank.add(m, self._jobs)
 
 

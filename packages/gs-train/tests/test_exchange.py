@@ -28,8 +28,11 @@ class Numbers:
         self.written: dict[int, tuple[SplatRecords, Tensor]] = {}
         self.calls: list[tuple[str, int]] = []
 
-    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
-        for m, segment in zip(microbatches, out, strict=True):
+    def project(
+        self, microbatches: Sequence[int], out: SplatRecords, segments: Sequence[range]
+    ) -> None:
+        assert sorted(i for segment in segments for i in segment) == list(range(out.n))
+        for m, segment in zip(microbatches, map(out.part, segments), strict=True):
             self.calls.append(("project", m))
             assert segment.n == self.counts[self.rank, m]
             segment.words[:] = torch.arange(segment.n, dtype=torch.int32)[:, None]
@@ -53,11 +56,14 @@ class Numbers:
 
         return gradients
 
-    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
-        for m, of_records in zip(microbatches, gradients, strict=True):
+    def give_back(
+        self, microbatches: Sequence[int], gradients: Tensor, segments: Sequence[range]
+    ) -> None:
+        for m, segment in zip(microbatches, segments, strict=True):
             self.calls.append(("give back", m))
-            segment, words = self.written.pop(m)
-            assert torch.equal(segment.words, words)  # was left alone
+            written, words = self.written.pop(m)
+            assert torch.equal(written.words, words)  # was left alone
+            of_records = gradients[segment.start : segment.stop]
             assert torch.equal(of_records, words[:, :WORDS].float() + 0.5)
 
 
@@ -114,7 +120,7 @@ def test_gradients_of_other_splats_are_refused() -> None:
     turns = Turns.of([[3]])
     exchange = Exchange(ThreadWorld(Board(1), 0, CPU), WORDS)
     parcels = exchange.round(0, turns)
-    parcels.segment(0).words.zero_()
+    parcels.sent.words.zero_()
     parcels.send()
     assert parcels.receive().n == 3
     with pytest.raises(ValueError, match=r"gradients must be \(3, 9\), got \(3, 12\)"):

@@ -74,9 +74,9 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int
     inbox = SplatRecords.room_for(N_ROWS + 2 * SPARE, device)
     inbox.words.fill_(0x3F800000)
     size = inbox.n // 2
-    segments = [inbox.part(0, size), inbox.part(size, 2 * size)]
+    segments = [range(size), range(size, 2 * size)]
     projected = [
-        records.project_views([Outgoing(part, view, segment)], sh_degree=3)
+        records.project_views([Outgoing(part, view, segment)], inbox, sh_degree=3)
         for part, segment in zip(parts, segments)
     ]
     if room is not None:
@@ -91,8 +91,8 @@ def test_records_from_tables_leave_the_bits_of_one_call(absgrad: bool, room: int
     assert counts.sum() == drawn.n_intersections
     sent = records.send_back(drawn, gradient)
     assert sent.shape == (inbox.n, GRADIENT_WORDS)
-    for ids, part, one, back in zip(own, parts, projected, sent.split(size)):
-        told_of = records.project_views_backward(one, [back])
+    for ids, part, one in zip(own, parts, projected):
+        told_of = records.project_views_backward(one, sent)
         assert told_of is not None
         (splats,) = told_of
         for name, sums in part.sums.items():
@@ -118,9 +118,9 @@ def test_density_control_takes_views_of_records_without_splats(absgrad: bool) ->
     for is_direct in (False, True):
         sums = Statistics(N_ROWS, device=device, absgrad=absgrad, radii=True)
         part, out = tables.part(every, None, N_ROWS), SplatRecords.room_for(N_ROWS, device)
-        one = records.project_views([Outgoing(part, view, out)], sh_degree=3)
+        one = records.project_views([Outgoing(part, view, range(N_ROWS))], out, sh_degree=3)
         splats = records.project_views_backward(
-            one, [gradients], direct=Direct(sums, 3) if is_direct else None
+            one, gradients, direct=Direct(sums, 3) if is_direct else None
         )
         assert (splats is None) == is_direct
         if splats is not None:

@@ -46,7 +46,7 @@ def test_segments_arrive_bit_by_bit(sizes: list[int]) -> None:
     a_renderer().records.write(splats, sent)
     parts, start = [], 0
     for size in sizes:
-        parts.append(sent.part(start, start + size))
+        parts.append(sent.part(range(start, start + size)))
         start += size
     words = torch.cat([part.words for part in parts])
     keys = torch.cat([part.keys for part in parts])

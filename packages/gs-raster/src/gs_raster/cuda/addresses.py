@@ -14,13 +14,20 @@ from gs_raster.cuda.place import device_name
 
 
 def check(
-    name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+    name: str,
+    tensor: Tensor,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    alignment: int = 4,
 ) -> None:
     """Raise unless a tensor is contiguous, aligned, and of this shape, dtype and device.
 
     Args:
         name: of the argument, for errors.
         shape: -1 stands for any size.
+        alignment: bytes, of which the tensor begins at a multiple.
 
     Raises:
         TypeError: the dtype differs, or it is no tensor.
@@ -28,17 +35,17 @@ def check(
     """
     if (
         isinstance(tensor, Tensor)
-        and tensor.shape == shape
+        and _has_shape(tensor, shape)
         and tensor.dtype is dtype
         and tensor.device == device
         and tensor.is_contiguous()
-        and tensor.data_ptr() % 4 == 0
+        and tensor.data_ptr() % alignment == 0
     ):
         return  # what most are, told soon
     check_kind(name, tensor, shape, dtype, device)
     if not tensor.is_contiguous():
         raise ValueError(f"{name} must be contiguous, got strides {tuple(tensor.stride())}")
-    check_alignment(name, tensor)
+    check_alignment(name, tensor, alignment)
 
 
 def address(
@@ -59,20 +66,11 @@ def check_kind(
     name: str, tensor: Tensor, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> None:
     """As :func:`check`, whatever the strides."""
-    if (
-        isinstance(tensor, Tensor)
-        and tensor.shape == shape
-        and tensor.dtype is dtype
-        and tensor.device == device
-    ):
-        return  # what most are, told soon
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-    found = tuple(tensor.shape)
-    same = len(found) == len(shape) and all(n in (-1, m) for n, m in zip(shape, found, strict=True))
-    if not same:
+    if not _has_shape(tensor, shape):
         expected = ", ".join("any" if n < 0 else str(n) for n in shape)
-        raise ValueError(f"{name} must have shape ({expected}), got {found}")
+        raise ValueError(f"{name} must have shape ({expected}), got {tuple(tensor.shape)}")
     if tensor.dtype is not dtype:
         raise TypeError(f"{name} must be {_name(dtype)}, got {_name(tensor.dtype)}")
     if tensor.device != device:
@@ -94,6 +92,14 @@ def check_alignment(name: str, tensor: Tensor, n_bytes: int = 4) -> None:
 def span(memory: Tensor) -> tuple[int, int]:
     """Address and bytes of a workspace."""
     return memory.data_ptr(), memory.shape[0]
+
+
+def _has_shape(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor has a shape, of which -1 stands for any size."""
+    found = tensor.shape
+    if found == shape:  # what most have, told soon
+        return True
+    return len(found) == len(shape) and all(n in (-1, m) for n, m in zip(shape, found))
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -128,15 +128,18 @@ class Rows:
             raise ValueError(f"rows must be fewer than 2^31 - 1, got {self.n}")
 
     def _check_slots(self, slots: Tensor) -> None:
-        device, tables = self.means.device, self._of_tables()
-        is_list = isinstance(slots, Tensor) and slots.ndim == 1
-        check("slots", slots, slots.shape if is_list else (-1,), torch.int32, device)
+        device, sh_slots = self.means.device, self.sh_slots
+        check("slots", slots, (-1,), torch.int32, device)
+        if sh_slots is not None and sh_slots is not slots:
+            check("sh_slots", sh_slots, slots.shape, torch.int32, device)
+        if not _core.looks_at_indices():
+            return
+        tables = self._of_tables()
         n_slots = tables.n_geometry
-        if self.sh_slots is None:
+        if sh_slots is None:
             n_slots = min(n_slots, tables.n_sh)
         else:
-            check("sh_slots", self.sh_slots, slots.shape, torch.int32, device)
-            check_indices("sh_slots", self.sh_slots, tables.n_sh, distinct=False)
+            check_indices("sh_slots", sh_slots, tables.n_sh, distinct=False)
         check_indices("slots", slots, n_slots, distinct=False)
 
     def _check_equally_long(self) -> None:
@@ -172,6 +175,7 @@ class RowGradients:
     sh0: Tensor
     shN: Tensor  # noqa: N815 (gsplat's name)
     _n: int | None = field(default=None, init=False, repr=False)
+    _addresses: list[tuple[int, int]] | None = field(default=None, init=False, repr=False)
     _native: dict[tuple[int, int, bool], _core.RowGradientsAt] | None = field(
         default=None, init=False, repr=False
     )
@@ -208,7 +212,10 @@ class RowGradients:
         known = None if self._native is None else self._native.get((skip, at, add))
         if known is not None:
             return known
-        made = _core.RowGradientsAt(skip, at, add, column_addresses(self.columns))
+        addresses = self._addresses
+        if addresses is None:
+            addresses = column_addresses(self.columns)
+        made = _core.RowGradientsAt(skip, at, add, addresses)
         if self._native is not None:
             self._native.clear()  # of places that are gone
             self._native[skip, at, add] = made
@@ -216,4 +223,5 @@ class RowGradients:
 
     def facts(self) -> dict[str, Any]:
         """What `CheckCache` gives to gradients in the same tensors."""
-        return {"_n": self.n, "_native": {}}
+        addresses = column_addresses(self.columns)
+        return {"_n": self.n, "_addresses": addresses, "_native": {}}

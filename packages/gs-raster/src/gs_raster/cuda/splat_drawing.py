@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, check, check_alignment
+from gs_raster.cuda.addresses import address, check
 from gs_raster.cuda.drawing import place_in
 from gs_raster.cuda.drawing_memory import Memory, take
 from gs_raster.cuda.place import place_of
@@ -187,8 +187,7 @@ def draw_splats_backward(
     if out is None:
         out = at.empty(n, WORDS)
     else:
-        check("out", out, (n, WORDS), _REAL, at.device)
-        check_alignment("out", out, 16)
+        check("out", out, (n, WORDS), _REAL, at.device, alignment=16)
     if n == 0 or not (of_image or of_alpha or of_depth):
         return out.zero_()
     scratch, own = memory.slots(drawing.room, grad_depth is not None, absgrad, at)

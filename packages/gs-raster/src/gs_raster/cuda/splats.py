@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gs_raster import _core
-from gs_raster.cuda.addresses import address, check, check_alignment, span
+from gs_raster.cuda.addresses import address, check, span
 from gs_raster.cuda.indices import check_keys
 from gs_raster.cuda.place import Place, place_of
 from gs_raster.cuda.views import View
@@ -51,12 +51,12 @@ class Splats:
 
     def __post_init__(self) -> None:
         device = self.view.viewmat.device
-        check("records", self.records, (-1, WORDS), torch.int32, device)
-        check_alignment("records", self.records, 16)
+        check("records", self.records, (-1, WORDS), torch.int32, device, alignment=16)
+        n = self.n
         if self.radii is not None:
-            check("radii", self.radii, (self.n, 2), torch.int32, device)
+            check("radii", self.radii, (n, 2), torch.int32, device)
         if self.keys is not None:
-            check("keys", self.keys, (self.n,), torch.int32, device)
+            check("keys", self.keys, (n,), torch.int32, device)
             check_keys(self.keys)
 
     @property

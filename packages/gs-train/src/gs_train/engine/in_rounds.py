@@ -177,10 +177,12 @@ class _RankWork:
         """(M,) or (M, 13) of the loss, zeros of what other ranks draw."""
         return torch.stack(self._shares)  # one kernel instead of one for each that is drawn
 
-    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
+    def project(
+        self, microbatches: Sequence[int], out: SplatRecords, segments: Sequence[range]
+    ) -> None:
         """See `Work`."""
         with self._trace.both(f"project {_names(microbatches)}"):
-            self._own.project(self._own_of(microbatches), out)
+            self._own.project(self._own_of(microbatches, segments), out)
 
     def draw(self, microbatch: int, records: SplatRecords) -> Callable[[], Tensor]:
         """See `Work`."""
@@ -197,13 +199,18 @@ class _RankWork:
 
         return gradients
 
-    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def give_back(
+        self, microbatches: Sequence[int], gradients: Tensor, segments: Sequence[range]
+    ) -> None:
         """See `Work`."""
         with self._trace.both(f"give back {_names(microbatches)}"):
-            self._own.give_back(self._own_of(microbatches), gradients)
+            self._own.give_back(self._own_of(microbatches, segments), gradients)
 
-    def _own_of(self, microbatches: Sequence[int]) -> list[Own]:
-        return [Own(k, self._microbatches[k]) for k in microbatches]
+    def _own_of(self, microbatches: Sequence[int], segments: Sequence[range]) -> list[Own]:
+        return [
+            Own(k, self._microbatches[k], segment)
+            for k, segment in zip(microbatches, segments, strict=True)
+        ]
 
 
 def _names(microbatches: Sequence[int]) -> str:

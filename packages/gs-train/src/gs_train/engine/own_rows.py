@@ -27,10 +27,12 @@ class Own(NamedTuple):
     Attributes:
         k: of the batch.
         microbatch: itself.
+        segment: where its splats are among those of its round.
     """
 
     k: int
     microbatch: Microbatch
+    segment: range
 
 
 class OwnRows(Protocol):
@@ -40,11 +42,11 @@ class OwnRows(Protocol):
     the same others.
     """
 
-    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
+    def project(self, own: Sequence[Own], out: SplatRecords) -> None:
         """Write the splats of microbatches, and empty records behind them."""
         ...
 
-    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Tensor) -> None:
         """Add gradients, one for each record, and tell density control."""
         ...
 
@@ -64,23 +66,23 @@ class CopiedRows:
         self._records = records
         self._out: dict[int, tuple[Taken, Splats | None]] = {}
 
-    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
+    def project(self, own: Sequence[Own], out: SplatRecords) -> None:
         """See `OwnRows`."""
-        for (k, microbatch), segment in zip(own, out, strict=True):
+        for k, microbatch, segment in own:
             taken, splats = self._placement.take(k), None
             if len(taken.ids):
                 splats = self._drawing.project(taken.ids, taken.leaves, microbatch.crop.view)
-                self._records.write(splats, segment)
+                self._records.write(splats, out.part(segment))
             else:
-                segment.make_empty(0)
+                out.part(segment).make_empty(0)
             self._out[k] = taken, splats
 
-    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Tensor) -> None:
         """See `OwnRows`."""
-        for (k, microbatch), of_records in zip(own, gradients, strict=True):
+        for k, microbatch, segment in own:
             taken, splats = self._out.pop(k)
             if splats is not None:
-                self._records.backward(splats, of_records)
+                self._records.backward(splats, gradients[segment.start : segment.stop])
             self._drawing.statistics.note(microbatch, taken.ids, splats)
             self._placement.give(k, taken)
 
@@ -112,21 +114,21 @@ class TabledRows:
         self._sh_degree = sh_degree
         self._out: dict[int, tuple[list[Outgoing], Any]] = {}
 
-    def project(self, own: Sequence[Own], out: Sequence[SplatRecords]) -> None:
+    def project(self, own: Sequence[Own], out: SplatRecords) -> None:
         """See `OwnRows`."""
         outgoing = []
-        for (k, microbatch), segment in zip(own, out, strict=True):
+        for k, microbatch, segment in own:
             rows = self._placement.tables(k)
             assert rows is not None  # of this placement
             outgoing.append(Outgoing(rows, microbatch.crop.view, segment))
-        projected = self._records.project_views(outgoing, sh_degree=self._sh_degree)
+        projected = self._records.project_views(outgoing, out, sh_degree=self._sh_degree)
         self._out[own[0].k] = outgoing, projected
 
-    def give_back(self, own: Sequence[Own], gradients: Sequence[Tensor]) -> None:
+    def give_back(self, own: Sequence[Own], gradients: Tensor) -> None:
         """See `OwnRows`."""
         outgoing, projected = self._out.pop(own[0].k)
         told = self._records.project_views_backward(projected, gradients, direct=self._direct)
         if told is None:
             return
-        for (_, microbatch), (rows, *_), splats in zip(own, outgoing, told, strict=True):
-            self._statistics.note(microbatch, rows.ids, splats if rows.ids.shape[0] else None)
+        for one, (rows, *_), splats in zip(own, outgoing, told, strict=True):
+            self._statistics.note(one.microbatch, rows.ids, splats if rows.ids.shape[0] else None)

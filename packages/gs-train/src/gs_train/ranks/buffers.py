@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.renderers.records import RECORD_WORDS, SplatRecords
 
 _STEP = 4096  # rows
@@ -63,9 +64,10 @@ class _Rows:
         return self._rows.numel() * self._rows.element_size()
 
     def of(self, n: int) -> Tensor:
-        if n > len(self._rows):
+        if n > self._rows.shape[0]:
             self.release()  # before more is asked for
-            self._rows = self._rows.new_empty((room_for(n), self._rows.shape[1]))
+            with memory_for("an exchange between ranks"):
+                self._rows = self._rows.new_empty((room_for(n), self._rows.shape[1]))
         return self._rows[:n]
 
     def release(self) -> None:

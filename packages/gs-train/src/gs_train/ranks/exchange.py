@@ -11,9 +11,10 @@ once and take turns, so that two rounds can be on their way while a third is giv
 
 from __future__ import annotations
 
+import itertools
+
 from torch import Tensor
 
-from gs_train.machine.out_of_memory import memory_for
 from gs_train.ranks.buffers import RoundBuffers
 from gs_train.ranks.turns import Round, Turns
 from gs_train.renderers.records import SplatRecords
@@ -31,29 +32,33 @@ class RoundExchange:
         turns: of the batch.
         world: moves splats.
         buffers: for this round alone until it has ended.
+
+    Attributes:
+        turn: the round.
+        sent: records of this rank's rows, written before `send`.
+        segments: where the splats of each of the round's microbatches belong in ``sent``.
     """
 
     def __init__(self, index: int, turns: Turns, world: World, buffers: RoundBuffers) -> None:
         self.turn: Round = turns.rounds[index]
         self._splits = turns.splits(index, world.rank)
         self._world = world
-        self._n_sent, self._n_arrived = sum(self._splits.sent), sum(self._splits.received)
-        self._sent = buffers.sent(self._n_sent)
-        self._arrived = buffers.arrived(self._n_arrived)
-        self._back = buffers.back(self._n_sent)
+        sent, received = self._splits
+        ends = list(itertools.accumulate(sent))
+        drawers = [self.turn.drawer(microbatch) for microbatch in self.turn.microbatches]
+        self.segments = [range(ends[rank] - sent[rank], ends[rank]) for rank in drawers]
+        self.sent = buffers.sent(ends[-1])
+        self._arrived = buffers.arrived(sum(received))
+        self._back = buffers.back(ends[-1])
         self._pending: list[Pending[Tensor]] = []
         self._gradients: Tensor | None = None
-
-    def segment(self, microbatch: int) -> SplatRecords:
-        """Where splats of this rank's rows belong, in one of the round's microbatches."""
-        return self._sent.part(*self._place_of(microbatch))
 
     def send(self) -> None:
         """Send all segments, which have been written."""
         recv_rows, send_rows = self._splits.received, self._splits.sent
         for recv, send in (
-            (self._arrived.words, self._sent.words),
-            (self._arrived.keys, self._sent.keys),
+            (self._arrived.words, self.sent.words),
+            (self._arrived.keys, self.sent.keys),
         ):
             self._pending.append(self._world.all_to_all(recv, send, recv_rows, send_rows))
 
@@ -71,31 +76,20 @@ class RoundExchange:
         """
         if gradients is None:
             gradients = self._back.new_empty(0, self._back.shape[1])
-        if gradients.shape != (self._n_arrived, self._back.shape[1]):
-            raise ValueError(
-                f"gradients must be ({self._n_arrived}, {self._back.shape[1]}), "
-                f"got {tuple(gradients.shape)}"
-            )
+        expected = self._arrived.n, self._back.shape[1]
+        if gradients.shape != expected:
+            raise ValueError(f"gradients must be {expected}, got {tuple(gradients.shape)}")
         self._gradients = gradients.contiguous()  # kept until it has been waited for
         splits = self._splits.back
         self._pending.append(
             self._world.all_to_all(self._back, self._gradients, splits.received, splits.sent)
         )
 
-    def receive_back(self) -> None:
-        """From here on `gradients_of` has the gradients."""
+    def receive_back(self) -> Tensor:
+        """(S, words) float32: gradients of the records that were sent."""
         self._wait()
         self._gradients = None
-
-    def gradients_of(self, microbatch: int) -> Tensor:
-        """(S, words) float32: of the splats in the segment of a microbatch."""
-        start, stop = self._place_of(microbatch)
-        return self._back[start:stop]
-
-    def _place_of(self, microbatch: int) -> tuple[int, int]:
-        drawer = self.turn.drawer(microbatch)
-        start = sum(self._splits.sent[:drawer])
-        return start, start + self._splits.sent[drawer]
+        return self._back
 
     def _wait(self) -> None:
         for pending in self._pending:
@@ -127,8 +121,7 @@ class Exchange:
 
     def round(self, index: int, turns: Turns) -> RoundExchange:
         """The exchanges of a round. The third round before it has ended."""
-        with memory_for("an exchange between ranks"):
-            return RoundExchange(index, turns, self._world, self._sets[index % N_SETS])
+        return RoundExchange(index, turns, self._world, self._sets[index % N_SETS])
 
     def release(self) -> None:
         """Give the memory of buffers back, between two batches."""

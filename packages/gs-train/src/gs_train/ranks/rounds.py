@@ -32,12 +32,15 @@ _AHEAD = 2  # rounds that are sent before the first is drawn; see `exchange.N_SE
 class Work(Protocol):
     """What a rank does for microbatches of a batch."""
 
-    def project(self, microbatches: Sequence[int], out: Sequence[SplatRecords]) -> None:
+    def project(
+        self, microbatches: Sequence[int], out: SplatRecords, segments: Sequence[range]
+    ) -> None:
         """Write the splats of this rank's rows, and empty records behind those of each microbatch.
 
         Args:
             microbatches: of a round, at least one.
-            out: of each, left alone until `give_back`.
+            out: of all of them, left alone until `give_back`.
+            segments: where in ``out`` those of each microbatch belong.
         """
         ...
 
@@ -50,12 +53,14 @@ class Work(Protocol):
         """
         ...
 
-    def give_back(self, microbatches: Sequence[int], gradients: Sequence[Tensor]) -> None:
+    def give_back(
+        self, microbatches: Sequence[int], gradients: Tensor, segments: Sequence[range]
+    ) -> None:
         """Add the gradients of this rank's rows, one microbatch after the other.
 
         Args:
-            microbatches: as for `project`.
-            gradients: of the splats that `project` wrote for each, and of the empty records.
+            microbatches, segments: as for `project`.
+            gradients: of the records that `project` wrote, a row for each, of empty ones too.
         """
         ...
 
@@ -72,15 +77,12 @@ def draw_in_rounds(turns: Turns, exchange: Exchange, work: Work) -> None:
 
     def projected(index: int) -> RoundExchange:
         parcels = exchange.round(index, turns)
-        microbatches = parcels.turn.microbatches
-        work.project(microbatches, [parcels.segment(k) for k in microbatches])
+        work.project(parcels.turn.microbatches, parcels.sent, parcels.segments)
         on_their_way.append(parcels)
         return parcels
 
     def give_back(parcels: RoundExchange) -> None:
-        parcels.receive_back()
-        microbatches = parcels.turn.microbatches
-        work.give_back(microbatches, [parcels.gradients_of(k) for k in microbatches])
+        work.give_back(parcels.turn.microbatches, parcels.receive_back(), parcels.segments)
 
     for index in range(min(_AHEAD, n)):
         projected(index).send()

@@ -124,8 +124,8 @@ class ViewRounds:
         drawn = tuple(k if k < len(views) else NOTHING for k in range(self._world.size))
         turns = Turns(table[:, 1:], (Round(range(len(views)), drawn),))
         parcels = RoundExchange(0, turns, self._world, buffers)
-        for k, (view, ids) in enumerate(zip(views, seen, strict=True)):
-            self._write(view, ids, parcels.segment(k))
+        for view, ids, segment in zip(views, seen, parcels.segments, strict=True):
+            self._write(view, ids, parcels.sent.part(segment))
         parcels.send()
         return parcels
 

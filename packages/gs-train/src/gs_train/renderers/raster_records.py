@@ -171,20 +171,23 @@ class RasterRecords:
         with torch.autograd.set_multithreading_enabled(False):
             torch.autograd.backward(fields, [whole[:, place] for place in GRADIENTS.values()])
 
-    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> Projected:
+    def project_views(
+        self, outgoing: Sequence[Outgoing], out: SplatRecords, *, sh_degree: int
+    ) -> Projected:
         """See `TableRecordRenderer`. A kernel a view, and one for each eight views."""
         views = [
             gs_raster.ViewRows(
                 self._rows.of(rows.columns, slots=rows.ids, sh_slots=rows.slots),
                 self._cameras.of(view),
-                out.words,
-                out.keys.view(-1),
+                segment,
             )
-            for rows, view, out in outgoing
+            for rows, view, segment in outgoing
         ]
         native = gs_raster.project_views(
             views,
             outgoing[0].rows.keys,
+            records=out.words,
+            record_keys=out.keys.view(-1),
             sh_degree=sh_degree,
             options=self._options,
             radii=True,
@@ -192,23 +195,22 @@ class RasterRecords:
         return Projected(outgoing, native)
 
     def project_views_backward(
-        self, projected: Projected, gradients: Sequence[Tensor], *, direct: Direct | None = None
+        self, projected: Projected, gradients: Tensor, *, direct: Direct | None = None
     ) -> list[Splats] | None:
         """See `TableRecordRenderer`. A kernel a view."""
         native, outgoing = projected.native, projected.outgoing
-        places = [one.rows.place for one in outgoing]
         gs_raster.project_views_backward(
             native,
             gradients,
             out=self._sums.of(outgoing[0].rows.sums),
-            places=[None if place is None else place.int() for place in places],
+            places=[_as_int32(one.rows.place) for one in outgoing],
             statistics=[statistics_of(direct, one.view) for one in outgoing],
         )
         if direct is not None:
             return None
         return [
-            self._told(native.splats(k), view, gradients[k])
-            for k, (_, view, _) in enumerate(outgoing)
+            self._told(native.splats(k), view, gradients[segment.start :])
+            for k, (_, view, segment) in enumerate(outgoing)
         ]
 
     def _told(self, found: gs_raster.Splats, view: View, gradients: Tensor) -> Splats:
@@ -226,6 +228,10 @@ class RasterRecords:
         if self._check is None:
             self._check = gs_raster.RoomCheck(1, device)
         return self._check
+
+
+def _as_int32(place: Tensor | None) -> Tensor | None:
+    return place if place is None or place.dtype is torch.int32 else place.int()
 
 
 def _projected(splats: Splats) -> ProjectedSplats:

@@ -99,9 +99,10 @@ class SplatRecords:
         """(S, 12) float32: the words."""
         return self.words.view(torch.float32)
 
-    def part(self, start: int, stop: int) -> SplatRecords:
+    def part(self, segment: range) -> SplatRecords:
         """Some of the records, in the same memory."""
-        return SplatRecords(self.words[start:stop], self.keys[start:stop])
+        own = slice(segment.start, segment.stop)
+        return SplatRecords(self.words[own], self.keys[own])
 
     def make_empty(self, first: int) -> None:
         """Make the records from ``first`` on empty."""
@@ -218,24 +219,27 @@ class Outgoing(NamedTuple):
 
     Attributes:
         rows: R of them; R may be 0.
-        out: room for R or more, left alone until the gradient has come back.
+        segment: of the records, R or more.
     """
 
     rows: TableRows
     view: View
-    out: SplatRecords
+    segment: range
 
 
 class TableRecordRenderer(RecordRenderer, Protocol):
     """A `RecordRenderer` that projects rows where they lie, without autograd: those of several
     views, which are in the same tables, in one call."""
 
-    def project_views(self, outgoing: Sequence[Outgoing], *, sh_degree: int) -> Any:
+    def project_views(
+        self, outgoing: Sequence[Outgoing], out: SplatRecords, *, sh_degree: int
+    ) -> Any:
         """Project rows, and write their splats, with empty records behind those of each view. Does
         not synchronise.
 
         Args:
             outgoing: of at least one view.
+            out: of all views, left alone until the gradients have come back.
 
         Returns:
             What `project_views_backward` takes.
@@ -243,12 +247,12 @@ class TableRecordRenderer(RecordRenderer, Protocol):
         ...
 
     def project_views_backward(
-        self, projected: Any, gradients: Sequence[Tensor], *, direct: Direct | None = None
+        self, projected: Any, gradients: Tensor, *, direct: Direct | None = None
     ) -> list[Splats] | None:
         """Add the gradients of rows to their sums, view after view. Does not synchronise.
 
         Args:
-            gradients: (S, 12) of each view, a row for each record, of empty ones too.
+            gradients: (S, 12) of all views, a row for each record, of empty ones too.
             direct: takes the views, if given.
 
         Returns:
