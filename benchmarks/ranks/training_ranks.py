@@ -30,6 +30,7 @@ from gs_train.options.limits import UNLIMITED, Limits
 from gs_train.options.presets import PRESETS
 from gs_train.ranks.first_rows import FirstRows, first_rows
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
+from gs_train.renderers.tables import Direct
 from gs_train.rows.keys import RowKeys
 from gs_train.rows.morton import morton_order
 from gs_train.world.alone import Alone
@@ -120,10 +121,12 @@ class PresetRank:
         return [] if self._engine.together is None else self._engine.together.news.lines()
 
     def step(self, now: Sequence[int], upcoming: Sequence[Sequence[int]]) -> None:
-        """See `Trainee`. A photograph goes to the ranks that draw its view."""
+        """See `Trainee`. A photograph goes to the ranks that draw its view, and density control
+        takes whole views as that of every training does, which makes no splats of them."""
         views = self._scene.views
         self._engine.step(
             [(views[i], self._photo(i)) for i in now], self._settings, lambda ids, splats: None,
+            direct=Direct(None, len(now)),
             upcoming=[[views[i] for i in after] for after in upcoming],
         )  # fmt: skip
 
