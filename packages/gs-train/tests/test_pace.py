@@ -29,8 +29,14 @@ class ToldClock:
 
 
 def draw(pace: DrawingPace, clock: ToldClock, seconds: float, n_rows: int = 1000) -> None:
+    """The first draw of a batch, which begins; one of another pace and one of nothing beside it."""
+    pace.next_batch()
+    with pace.drawing(0):
+        clock.now += 1.0
     with pace.drawing(n_rows):
         clock.now += seconds
+    with pace.drawing(1):
+        clock.now += 1000.0
 
 
 def test_a_pace_is_the_time_of_a_row_that_most_draws_agree_on() -> None:
@@ -48,23 +54,22 @@ def test_a_pace_is_the_time_of_a_row_that_most_draws_agree_on() -> None:
 def test_a_draw_counts_once_its_time_is_known() -> None:
     clock = ToldClock()
     pace = DrawingPace(clock)
-    draw(pace, clock, 2.0)
-    draw(pace, clock, 4.0)
-    clock.passed = 1.0
-    assert pace.next_batch() == UNKNOWN
     clock.passed = 2.0
+    draw(pace, clock, 2.0)  # over at 3
+    draw(pace, clock, 4.0)  # over at 1008
+    assert pace.next_batch() == UNKNOWN
+    clock.passed = 3.0
     assert pace.next_batch() == 2_000_000_000
-    clock.passed = 6.0
     draw(pace, clock, 4.0)
-    draw(pace, clock, 4.0)
-    clock.passed = 100.0
+    clock.passed = float("inf")
     assert pace.next_batch() == 4_000_000_000
 
 
 def test_a_draw_of_nothing_and_one_that_failed_do_not_count() -> None:
     clock = ToldClock()
     pace = DrawingPace(clock)
-    draw(pace, clock, 1.0, n_rows=0)
+    with pace.drawing(0):
+        clock.now += 1.0
     with pytest.raises(KeyError), pace.drawing(10):
         raise KeyError
     assert pace.next_batch() == UNKNOWN

@@ -22,7 +22,7 @@ UNKNOWN = 0
 """The pace of a rank that has not drawn lately."""
 
 _UNIT_S = 1e-12
-_KEPT = 33  # draws, of which one in the middle counts: the first ones take long
+_KEPT = 33  # draws, one a batch, of which one in the middle counts: the first ones take long
 _LATELY = 64  # batches
 
 
@@ -80,7 +80,9 @@ class _Draw(NamedTuple):
 
 
 class DrawingPace:
-    """What this rank takes to draw a row: the median of its last draws.
+    """What this rank takes to draw a row: the median of its last draws, of which the first one of
+    each batch is timed. To mark and to ask takes the host some time, whose time may be what limits
+    a rank.
 
     Args:
         clock: of the rank's device.
@@ -89,16 +91,20 @@ class DrawingPace:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._batch = 0
+        self._is_timed = False  # a draw of this batch
         self._under_way: deque[_Draw] = deque()
         self._found: deque[tuple[int, float]] = deque(maxlen=_KEPT)  # batch, seconds a row
 
     @contextlib.contextmanager
     def drawing(self, n_rows: int) -> Iterator[None]:
         """While entered, so many rows are drawn."""
+        if self._is_timed or not n_rows:
+            yield
+            return
         first = self._clock.mark()
         yield
-        if n_rows:
-            self._under_way.append(_Draw(self._batch, n_rows, first, self._clock.mark()))
+        self._under_way.append(_Draw(self._batch, n_rows, first, self._clock.mark()))
+        self._is_timed = True
 
     def next_batch(self) -> int:
         """A batch begins. Returns the pace, in picoseconds a row, or `UNKNOWN`.
@@ -106,6 +112,7 @@ class DrawingPace:
         Asynchrony: never waits; a draw counts once its time is known.
         """
         self._batch += 1
+        self._is_timed = False
         while self._under_way:
             draw = self._under_way[0]
             seconds = self._clock.seconds(draw.first, draw.last)
@@ -117,7 +124,7 @@ class DrawingPace:
             self._found.popleft()
         if not self._found:
             return UNKNOWN
-        return max(1, round(statistics.median_low(pace for _, pace in self._found) / _UNIT_S))
+        return max(1, round(statistics.median_low([pace for _, pace in self._found]) / _UNIT_S))
 
 
 def paces_of(gathered: ArrayLike) -> np.ndarray:
