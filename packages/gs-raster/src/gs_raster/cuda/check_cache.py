@@ -52,5 +52,6 @@ class CheckCache(Generic[Made]):
             return again
         made = self._kind(**columns, **slots)
         self._names, self._facts = names, made.facts()
+        made.__dict__.update(self._facts)
         self._tensors = tuple(map(weakref.ref, tensors))
         return made

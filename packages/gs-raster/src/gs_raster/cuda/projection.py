@@ -163,12 +163,13 @@ def projection_of(
         raise ValueError(
             f"view must be on {at.device} as rows are, got {device_name(view.viewmat.device)}"
         )
-    degree = check_sh_degree(sh_degree, rows.n_bases)
     of_view = view.viewmat.data_ptr(), view.K.data_ptr(), view.width, view.height
-    key, known = (*of_view, degree), _KNOWN.get(view)
-    if known is not None and known[0] == key and known[1] is options:
+    key, known = (*of_view, sh_degree, rows.n_bases), _KNOWN.get(view)
+    is_plain = type(sh_degree) is int  # 3.0, which is no degree, equals 3
+    if is_plain and known is not None and known[0] == key and known[1] is options:
         found: _core.ProjectionAt = known[2]
         return found
+    degree = check_sh_degree(sh_degree, rows.n_bases)
     antialiased, eps2d, near, far, radius_clip = options.checked()
     made = _core.ProjectionAt(*of_view, (antialiased, eps2d, near, far, radius_clip), degree)
     _KNOWN[view] = key, options, made

@@ -223,5 +223,6 @@ class RowGradients:
 
     def facts(self) -> dict[str, Any]:
         """What `CheckCache` gives to gradients in the same tensors."""
-        addresses = column_addresses(self.columns)
-        return {"_n": self.n, "_addresses": addresses, "_native": {}}
+        columns = self.columns
+        n = min(tensor.shape[0] for tensor in columns.values())
+        return {"_n": n, "_addresses": column_addresses(columns), "_native": {}}

@@ -103,14 +103,15 @@ def project_views(
     check("records", records, (-1, WORDS), torch.int32, at.device, alignment=16)
     check("record_keys", record_keys, (records.shape[0],), torch.int32, at.device)
     room, to_records, to_keys = records.shape[0], records.data_ptr(), record_keys.data_ptr()
+    sizes = [one.rows.n for one in views]
     extents, to_extents = None, 0
     if radii:
-        extents = at.empty(sum(one.rows.n for one in views), 2, dtype=torch.int32)
+        extents = at.empty(sum(sizes), 2, dtype=torch.int32)
         to_extents = extents.data_ptr()
     native = []
-    for rows, view, segment in views:
+    for (rows, view, segment), n in zip(views, sizes, strict=True):
         _check_tables(rows, means)
-        _check_segment(segment, rows.n, room)
+        _check_segment(segment, n, room)
         native.append(
             _core.ViewSplatsAt(
                 rows.native(),
@@ -122,7 +123,7 @@ def project_views(
             )
         )
         if radii:
-            to_extents += 8 * rows.n
+            to_extents += 8 * n
     _core.project_views_cuda(native, of_slots, at.number, at.stream)
     return ProjectedViews(tuple(views), records, record_keys, extents, native)
 
