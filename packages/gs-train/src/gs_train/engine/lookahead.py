@@ -111,7 +111,8 @@ class Lookahead:
         if k and not (self._lists and self._lasts):
             return None
         views = upcoming[k] if k < len(upcoming) else ()
-        if k < len(self._lists) and (not views or self._lists[k].names == names_of(views)):
+        names = names_of(views)
+        if k < len(self._lists) and (not views or self._lists[k].names == names):
             return self._lists[k]
         del self._lists[k:]
         # Losses of the rows that a batch sees tell these rows from others.
@@ -127,7 +128,7 @@ class Lookahead:
         except torch.cuda.OutOfMemoryError:
             self._culled = self._lanes.mark("cull")  # the geometry may still be read
             return None
-        self._lists.append(EarlyList(names_of(views), seen, self._model.edits, settings.rates))
+        self._lists.append(EarlyList(names, seen, self._model.edits, settings.rates))
         cameras = seen.cameras
         self._lanes.share("compute", seen.ids, seen.mask, cameras.viewmats, cameras.Ks)
         self._culled = self._lanes.mark("cull")
@@ -147,7 +148,7 @@ class Lookahead:
 
 def names_of(views: Sequence[View]) -> tuple[str, ...]:
     """Of views, which are unique in a capture."""
-    return tuple(view.name for view in views)
+    return tuple([view.name for view in views])
 
 
 def largest_move(

@@ -79,6 +79,6 @@ class Places:
         chosen = [k for k in following if seen.counts[k] < seen.ids.shape[0]]
         counts = [seen.counts[k] for k in chosen]
         found = find(seen.mask, ends, chosen, sum(counts), seen.ids, self._slots)
-        return {
-            k: Drawn(*parts) for k, *parts in zip(chosen, *(lists.split(counts) for lists in found))
-        }
+        place, ids = (lists.split(counts) for lists in found[:2])
+        slots = ids if found[2] is found[1] else found[2].split(counts)
+        return {k: Drawn(*parts) for k, *parts in zip(chosen, place, ids, slots, strict=True)}

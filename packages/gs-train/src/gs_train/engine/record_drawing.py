@@ -137,7 +137,7 @@ class RecordDrawing:
         room = self._densities.room(view.name, splats.n, known)
         depth = inverse_depth_of(self._settings, view, truth) is not None
         drawn = self._records.draw(splats, view, rect, room=room, depth=depth)
-        seen = truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
+        seen = truth if is_whole else truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         loss = drawn_loss(
             drawn.image,
             drawn,

@@ -178,8 +178,10 @@ class SharedPlanner:
 
 def _same(ours: Sequence[Microbatch], theirs: Sequence[Microbatch]) -> bool:
     """Whether microbatches of the same views are the same."""
-    cores = [[(one.index, one.crop.core) for one in some] for some in (ours, theirs)]
-    return cores[0] == cores[1]
+    return len(ours) == len(theirs) and all(
+        one.index == other.index and (one.crop is other.crop or one.crop.core == other.crop.core)
+        for one, other in zip(ours, theirs)
+    )
 
 
 class _Own(NamedTuple):

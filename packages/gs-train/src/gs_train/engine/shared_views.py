@@ -51,6 +51,10 @@ class SharedViews:
 
 def digest_of(step: int, microbatches: Sequence[Microbatch]) -> int:
     """A number of 63 bits that differs where ranks draw something else, or in another step."""
-    parts = [f"{m.index} {m.crop.core} {m.crop.view.name}" for m in microbatches]
+    cores = [microbatch.crop.core for microbatch in microbatches]
+    parts = [
+        f"{m.index} {core.x0} {core.y0} {core.x1} {core.y1} {m.crop.view.name}"
+        for m, core in zip(microbatches, cores)
+    ]
     text = "\n".join([str(step), *parts])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> 1

@@ -38,8 +38,10 @@ class ViewHistory(Generic[Value]):
                 lag.
         """
         last = self.step + ahead - self._lag
-        old = [value for step, value in self._noted.get(number_of(view), ()) if step <= last]
-        return old[-1] if old else None
+        for step, value in reversed(self._noted.get(number_of(view), ())):
+            if step <= last:
+                return value
+        return None
 
     def note(self, view: str, value: Value, *, step: int | None = None) -> None:
         """A view was drawn.

@@ -108,7 +108,7 @@ class View:
         """The same view with its matrices on ``device``."""
         return replace(self, viewmat=self.viewmat.to(device), K=self.K.to(device))
 
-    @property
+    @functools.cached_property
     def rect(self) -> Rect:
         """The rectangle that covers the whole image."""
         return Rect(0, 0, self.width, self.height)
