@@ -124,9 +124,9 @@ def drawn_loss(
     return DrawnLoss(share, of_image, of_alpha, of_depth)
 
 
-def no_share(settings: StepSettings, device: torch.device) -> Tensor:
-    """() or (13,) zeros: the share of a microbatch that another rank draws."""
-    return torch.zeros(() if settings.exposures is None else (1 + N_VALUES,), device=device)
+def share_shape(settings: StepSettings) -> tuple[int, ...]:
+    """() or (13,) of a share, see `DrawnLoss`."""
+    return () if settings.exposures is None else (1 + N_VALUES,)
 
 
 def batch_loss(shares: Sequence[Tensor], views: Sequence[str], settings: StepSettings) -> Tensor:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from gs_train.engine.batch_drawing import Running, pixels_of
 from gs_train.engine.drawing import Drawing
-from gs_train.engine.drawn_loss import batch_loss, no_share
+from gs_train.engine.drawn_loss import batch_loss, share_shape
 from gs_train.engine.own_rows import CopiedRows, Own, OwnRows, TabledRows
 from gs_train.engine.pace import DrawingPace
 from gs_train.engine.record_drawing import RecordDrawing
 from gs_train.engine.room import KEPT_BYTES, Densities
+from gs_train.engine.settings import StepSettings
 from gs_train.engine.shared_views import SharedViews
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
@@ -76,6 +77,7 @@ class InRounds:
         self._world = world
         self._densities = Densities(_LATELY)
         self._exchange = Exchange(world, GRADIENT_WORDS)
+        self._no_share = torch.zeros((), device=model.device)
 
     def draw(self, run: Running, meanwhile: Callable[[], object] | None) -> Tensor:
         """See `BatchDrawing`."""
@@ -96,7 +98,7 @@ class InRounds:
             self._news,
             self._pace,
             self._trace,
-            no_share(run.settings, self._model.device),
+            self._share_of_others(run.settings),
         )
         with memory_for("the rounds of ranks"):
             draw_in_rounds(batch.turns, self._exchange, work)
@@ -122,6 +124,13 @@ class InRounds:
         """See `BatchDrawing`."""
         self.finish()
         self._exchange.release()
+
+    def _share_of_others(self, settings: StepSettings) -> Tensor:
+        """Zeros, which are kept from batch to batch."""
+        shape = share_shape(settings)
+        if self._no_share.shape != shape:
+            self._no_share = self._no_share.new_zeros(shape)
+        return self._no_share
 
     def _own_rows(self, run: Running) -> OwnRows:
         settings, placement = run.settings, run.batch.placement
