@@ -162,10 +162,10 @@ class SharedPlanner:
         row = np.zeros(_HEAD + n_views + self._world.size, np.int64)
         row[:_HEAD] = digest, own.place, n_rows, self.pace, trouble is not None
         row[_HEAD : _HEAD + n_microbatches] = own.seen.counts
-        table, told = np.split(self._world.gather(np.concatenate([row, *beside])), [len(row)], 1)
+        table, end = self._world.gather(np.concatenate([row, *beside])), len(row)
         for aside, words in zip(self.asides, beside):
-            own_part, told = np.split(told, [len(words)], 1)
-            aside.take(own_part)
+            start, end = end, end + len(words)
+            aside.take(table[:, start:end])
         digests, places, ranks_rows, paces, troubled = table[:, :_HEAD].T
         raise_common(self._world, troubled, trouble)
         if (digests != digests[0]).any():

@@ -139,9 +139,10 @@ class ViewNews:
         news, self._untold = self._untold, None
         if news is None:
             return
-        self._note_shortages(table[:, : len(news.microbatches)], news)
+        n = len(news.microbatches)
+        self._note_shortages(table[:, :n], news)
         words = table.sum(0)  # each word is of one rank
-        counts, rest = np.split(words, [len(news.microbatches)])
+        counts, rest = words[:n], words[n:]
         if not news.has_columns:
             for microbatch, count in zip(news.microbatches, counts.tolist()):
                 self._note(microbatch.crop.view, count - 1, news.step)
@@ -172,6 +173,8 @@ class ViewNews:
         return lines
 
     def _note_shortages(self, counts: Ints, news: _Untold) -> None:
+        if counts.min(initial=0) > _TIGHT:
+            return
         for rank, k in np.argwhere(counts == _TIGHT).tolist():
             if rank not in self._short:
                 self._short.add(rank)

@@ -7,8 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy.typing as npt
 import torch
@@ -119,8 +118,7 @@ class TimedWorld:
         if self._waits is not None:
             away = sum(send_rows) - send_rows[self.rank]
             self._waits.sent_bytes += away * send.shape[1] * send.element_size()
-        posted = self._world.all_to_all(recv, send, recv_rows, send_rows)
-        return _Noted(lambda: self._on_device(posted.wait))
+        return _Noted(self, self._world.all_to_all(recv, send, recv_rows, send_rows))
 
     def agree(self, name: str, value: Any) -> None:
         self._world.agree(name, value)
@@ -145,11 +143,14 @@ def noting(world: World, waits: Waits) -> AbstractContextManager[None]:
     return world.noting(waits) if isinstance(world, TimedWorld) else nullcontext()
 
 
-@dataclass(frozen=True)
-class _Noted:
-    """A collective whose wait is noted."""
+class _Noted(NamedTuple):
+    """An exchange whose wait is noted."""
 
-    wait: Callable[[], Any]
+    world: TimedWorld
+    posted: Pending[Tensor]
+
+    def wait(self) -> Tensor:
+        return self.world._on_device(self.posted.wait)
 
 
 def _event() -> torch.cuda.Event:
