@@ -252,9 +252,10 @@ class BlockCache:
             states, traffic = self._states, self._traffic
             try:
                 states.is_wanted[numbers] = True
-                self._check_room(numbers)
+                in_slots = int(np.count_nonzero(states.slot[numbers] != NOBODY))
+                if in_slots < len(numbers):
+                    self._check_room(numbers)
                 traffic.settle()
-                in_slots = int((states.slot[numbers] != NOBODY).sum())
                 in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
                 while not self._advance(numbers):
                     if not (self._wait_to_bring() or traffic.write_back(_AT_ONCE)):
@@ -400,12 +401,11 @@ class BlockCache:
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""
         states, traffic = self._states, self._traffic
-        while True:
-            n_away = int((states.slot[numbers] == NOBODY).sum())
+        while (states.slot[numbers] == NOBODY).any():
             ready = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
-            n = traffic.load(numbers[ready]) + traffic.read(self._on_disk(numbers))
-            if n_away == 0 or n == 0:
-                return n_away == 0
+            if traffic.load(numbers[ready]) + traffic.read(self._on_disk(numbers)) == 0:
+                return False
+        return True
 
     def _on_disk(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         states = self._states
@@ -428,10 +428,11 @@ class BlockCache:
         if len(numbers) and (numbers.max() >= len(counts) or counts[numbers].min() == NOBODY):
             unknown = [b for b in numbers if b >= len(counts) or counts[b] == NOBODY]
             raise IndexError(f"blocks must be in the store, got {unknown[0]}")
-        is_named = np.zeros(len(counts), bool)  # sorting takes forty times as long
-        is_named[numbers] = True
-        if np.count_nonzero(is_named) != len(numbers):
-            raise ValueError(f"blocks must be different, got {shown(numbers.tolist())}")
+        if not (numbers[1:] > numbers[:-1]).all():  # as those in order are
+            is_named = np.zeros(len(counts), bool)  # sorting takes forty times as long
+            is_named[numbers] = True
+            if np.count_nonzero(is_named) != len(numbers):
+                raise ValueError(f"blocks must be different, got {shown(numbers.tolist())}")
         return numbers
 
     def _need_usable(self) -> None:

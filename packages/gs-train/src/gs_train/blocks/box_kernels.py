@@ -103,3 +103,20 @@ def join_groups(groups, size, own, joined):  # type: ignore[no-untyped-def]
             for k in range(2):
                 length[group, k] = max(length[group, k], longest[block, k])
                 ceiling[group, k] = min(ceiling[group, k], ceilings[block, k])
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def count_rows(counts, blocks, mask, n_views):  # type: ignore[no-untyped-def]
+    """(V,) int64 rows in the blocks of each view, added up.
+
+    Args:
+        counts: (blocks,) rows of each.
+        blocks: (n,) numbers.
+        mask: (n, ceil(V / 32)) uint32: bit v says that view v may see rows of the block.
+    """
+    found = np.zeros(n_views, np.int64)
+    for i in range(len(blocks)):
+        for view in range(n_views):
+            if (mask[i, view // 32] >> np.uint32(view % 32)) & np.uint32(1):
+                found[view] += counts[blocks[i]]
+    return found

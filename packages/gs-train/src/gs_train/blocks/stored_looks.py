@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gs_pinned import BlockCache
 from gs_train.blocks.block_lists import BlocksSeen
+from gs_train.blocks.box_kernels import count_rows
 from gs_train.blocks.host_copies import HostCopy, to_device
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.slot_rows import SlotRows
@@ -124,12 +125,8 @@ class StoredTables:
 
     def counts_of(self, seen: BlocksSeen, n_views: int) -> tuple[int, ...]:
         """(V,) rows in the blocks of each view, added up."""
-        counts = self._counts[seen.blocks]
-        words, bits = np.divmod(np.arange(n_views), 32)
-        return tuple(
-            int(counts[(seen.mask[:, word] >> np.uint32(bit)) & np.uint32(1) != 0].sum())
-            for word, bit in zip(words, bits, strict=True)
-        )
+        counts: list[int] = count_rows(self._counts, seen.blocks, seen.mask, n_views).tolist()
+        return tuple(counts)
 
     def marked(self, slots: Tensor) -> HostCopy:
         """(slots + 1,) uint8, 1 for those that are given, any number of times."""
@@ -234,11 +231,18 @@ def seen_in_slots(
 
 
 def list_in_slots(
-    stored: StoredTables, seen: BlocksSeen, cameras: Cameras, renderer: Renderer
+    stored: StoredTables,
+    seen: BlocksSeen,
+    counts: tuple[int, ...],
+    cameras: Cameras,
+    renderer: Renderer,
 ) -> Look:
     """All rows of blocks that views may see, and marks of those that they see.
 
     The blocks fit the slots together, and are in use afterwards.
+
+    Args:
+        counts: (V,) rows in the blocks of each view, added up.
 
     Cost: no wait.
     """
@@ -262,7 +266,7 @@ def list_in_slots(
         n_candidates=len(blocks),
         keys=keys,
         mask=mask,
-        counts=stored.counts_of(seen, len(cameras)),
+        counts=counts,
         rows=rows,
         parts=[part],
         used=blocks,

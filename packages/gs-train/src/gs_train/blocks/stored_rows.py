@@ -278,11 +278,11 @@ class StoredRows:
         self._steps.need_whole()
         seen = self._lists.of(views, renderer, self._steps.changed)
         cameras = cameras_of(views)
-        n_listed = sum(self._stored.counts_of(seen, len(views))) if most_listed else 0
+        counts = self._stored.counts_of(seen, len(views)) if most_listed else ()
         has_room = most_rows is None or self._stored.count(seen.blocks) <= most_rows
         look: Look | None
-        if 0 < n_listed <= most_listed and has_room and len(seen.blocks) <= self.cache.n_slots:
-            look = list_in_slots(self._stored, seen, cameras, renderer)
+        if 0 < sum(counts) <= most_listed and has_room and len(seen.blocks) <= self.cache.n_slots:
+            look = list_in_slots(self._stored, seen, counts, cameras, renderer)
         else:
             look = look_in_turns(self._stored, seen.blocks, cameras, renderer, most_rows)
         self._open = None if look is None else seen.blocks
@@ -312,14 +312,25 @@ class StoredRows:
                 have taken the step then, and others have not.
         """
         self._steps.begin(rates, later)
+        if len(look.used):
+            (part,) = look.parts
+            blocks, slots = part.blocks[part.holds], part.slots[part.holds]
+            self._steps.update(blocks, part.places_in, gradients, look.marks, slots=slots)
+        else:
+            self._update_in_turns(look, gradients)
+        self._steps.end()
+        self._open = None
+        changed = look.parts[0].holds if len(look.used) else False
+        self.cache.release(look.used, changed=changed, step=self.step)
+
+    def _update_in_turns(self, look: Look, gradients: Rows) -> None:
+        """Of blocks that are not in use any more."""
         first = 0
         for part in look.parts:
             some = slice(first, first + len(part.places))
             first = some.stop
             own = {name: gradients[name][some] for name in NAMES}
             self._steps.update(part.blocks[part.holds], part.places_in, own, look.marks)
-        self._steps.end()
-        self.leave(look)
 
     # ------------------------------------------------------------------ all rows
 

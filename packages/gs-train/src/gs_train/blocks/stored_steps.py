@@ -63,6 +63,8 @@ class StoredSteps:
         places_in: Callable[[NDArray[np.int32], int], Tensor],
         gradients: Rows,
         marks: Tensor | None = None,
+        *,
+        slots: NDArray[np.int32] | None = None,
     ) -> None:
         """Take the step of some rows of some blocks, and fit the boxes of these.
 
@@ -72,15 +74,17 @@ class StoredSteps:
                 a slot.
             gradients: of the rows, by attribute.
             marks: (R,) bool, rows that take the step; None: all do.
+            slots: of the blocks, which are in use and stay so; None: they come, and are released.
         """
         if not len(blocks):
             return
         stored = self._stored
-        slots = stored.cache.bring(blocks)
-        self._update(places_in(slots, stored.block_rows), gradients, marks)
-        rows = stored.rows_of(blocks, slots)
+        found = stored.cache.bring(blocks) if slots is None else slots
+        self._update(places_in(found, stored.block_rows), gradients, marks)
+        rows = stored.rows_of(blocks, found)
         self._boxes.fit_in_slots(blocks, rows, stored.tables, self._reaches)
-        stored.cache.release(blocks, step=self._reaches.means.step)
+        if slots is None:
+            stored.cache.release(blocks, step=self._reaches.means.step)
         self._parts.append(blocks)
 
     def end(self) -> None:
@@ -94,7 +98,7 @@ class StoredSteps:
         tables, groups = self._stored.tables, self._stored.groups
         # What the first group writes to is a copy: the second one catches up from the same steps.
         last_step = tables["last_step"].view(-1)
-        before = last_step[places]
+        before = last_step.index_select(0, places)
         own = torch.arange(len(places), device=places.device)
         groups["geometry"].update(tables, places, gradients, before, own, marks)
         groups["appearance"].update(tables, places, gradients, last_step, places, marks)
