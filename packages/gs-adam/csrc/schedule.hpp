@@ -33,6 +33,11 @@ class StepPlan {
   const Series& series(int group) const { return *series_[group]; }
   /// Whether the steps before both plans are the same ones.
   bool shares_past(const StepPlan& other) const { return series_ == other.series_; }
+  /// Whether before() and the steps before it are the same ones in both plans: of a step, and of
+  /// the step to come that following() made before this step began.
+  bool shares_sleeps(const StepPlan& other) const {
+    return step_ == other.step_ && before_ == other.before_ && shares_past(other);
+  }
   /// The step since which rates are known: rows that have slept for longer cannot be caught up.
   std::int32_t known_since() const { return known_since_; }
   /// Of which schedule it is a step.

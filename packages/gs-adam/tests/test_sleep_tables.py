@@ -113,6 +113,50 @@ def test_a_plan_says_how_much_there_is_to_upload():
     assert sparse.recent_bytes == sparse.past_bytes(0) == 0
 
 
+def test_a_step_has_the_sleeps_of_the_look_before_it_and_no_others():
+    schedule, plans = _core.Schedule(2, "deferred", True), []
+    for number in range(1030):  # tables grow at 1,024
+        look = schedule.following() if number else None
+        plan = schedule.propose([(0.1 + number, 0.9, 0.999, 1e-15, 0.0)] * 2)
+        has_grown = number == 1024
+        assert look is None or plan.shares_sleeps(look) is look.shares_sleeps(plan) is not has_grown
+        assert not any(plan.shares_sleeps(other) for other in plans[-3:])
+        assert plan.shares_sleeps(plan)
+        schedule.accept(plan)
+        plans.append(plan)
+    other = _core.Schedule(2, "deferred", True).propose([(0.1, 0.9, 0.999, 1e-15, 0.0)] * 2)
+    assert not other.shares_sleeps(plans[0])
+
+
+@pytest.mark.gpu
+def test_a_look_and_the_step_behind_it_are_uploaded_once(monkeypatch):
+    n_uploads, upload = [0], _core.upload_sleeps
+
+    def counting(*given):
+        n_uploads[0] += 1
+        upload(*given)
+
+    monkeypatch.setattr(_core, "upload_sleeps", counting)
+    alone, host = Host(50), Host(50)
+    slots = Slots(host, 50, "cuda")
+    slots.enter(torch.arange(50))
+    where, ids = slots.lists(torch.arange(0, 50, 3))
+    generator = torch.Generator().manual_seed(0)
+    for number in range(20):
+        if number:
+            slots.rows.lookahead(*slots.tables, where, slots.last_step, ids)
+        step = alone.begin(rate(number))
+        host.begin(rate(number))
+        grads = torch.randn(len(ids), 48, generator=generator)
+        alone.update(torch.arange(0, 50, 3), grads, step)
+        slots.update(torch.arange(0, 50, 3), grads, step)
+        for one in (alone, host):
+            one.adam.end_step(step)
+    assert n_uploads[0] <= 20
+    slots.leave(torch.arange(50))
+    assert_same(host.tables, alone.tables, "cuda")
+
+
 def test_checking_follows_the_environment(monkeypatch):
     for value, is_checking in (("1", True), ("0", False), ("", False)):
         monkeypatch.setenv("GS_CHECK_INDEX", value)

@@ -75,7 +75,8 @@ void register_schedule(py::module_& module) {
       // one on.
       .def_property_readonly("recent_bytes", &StepPlan::recent_bytes)
       .def("past_bytes", &StepPlan::past_bytes, py::arg("first"))
-      .def("shares_past", &StepPlan::shares_past, py::arg("other"));
+      .def("shares_past", &StepPlan::shares_past, py::arg("other"))
+      .def("shares_sleeps", &StepPlan::shares_sleeps, py::arg("other"));
 
   py::class_<Schedule>(module, "Schedule", py::module_local())
       .def(py::init([](int n_groups, const std::string& semantics, bool bias_correction) {

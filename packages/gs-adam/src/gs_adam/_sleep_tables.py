@@ -72,7 +72,7 @@ class SleepTables:
         """
         with self._lock:
             for known, made in reversed(self._uploads):
-                if known is plan:
+                if known is plan or plan.shares_sleeps(known):
                     upload = made
                     break
             else:

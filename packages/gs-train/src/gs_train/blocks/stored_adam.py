@@ -56,12 +56,13 @@ class StoredAdam:
             tables: by plane.
             places: (R,) int32 or int64 of the rows in these, distinct.
         """
-        n, device = len(places), places.device
-        parts = [torch.empty((n, *shape), device=device) for shape in self._shapes.values()]
         own = [tables[self._plane + moment] for moment in MOMENTS]
         last_step = tables["last_step"].view(-1)
-        self._rows.lookahead(*own, places, last_step, places, out=parts)
-        return dict(zip(self._shapes, parts, strict=True))
+        parts = self._rows.lookahead(*own, places, last_step, places)
+        return {
+            name: part.view(len(places), *shape)
+            for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
+        }
 
     def begin(self, rates: Mapping[str, float]) -> None:
         """Begin a step."""
