@@ -316,12 +316,11 @@ class StoredRows:
             (part,) = look.parts
             blocks, slots = part.blocks[part.holds], part.slots[part.holds]
             self._steps.update(blocks, part.places_in, gradients, look.marks, slots=slots)
+            self.cache.release(look.used, changed=part.holds, step=self.step)
         else:
             self._update_in_turns(look, gradients)
-        self._steps.end()
         self._open = None
-        changed = look.parts[0].holds if len(look.used) else False
-        self.cache.release(look.used, changed=changed, step=self.step)
+        self._steps.end()
 
     def _update_in_turns(self, look: Look, gradients: Rows) -> None:
         """Of blocks that are not in use any more."""
