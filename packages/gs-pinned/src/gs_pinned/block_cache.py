@@ -218,6 +218,10 @@ class BlockCache:
         numbers = self._numbers(blocks)
         with self._lock:
             self._need_usable()
+            if not self._are_away(numbers):
+                self._traffic.settle()
+                self._traffic.write_back()
+                return
             try:
                 self._states.is_wanted[numbers] = True
                 self._traffic.settle()
@@ -249,26 +253,19 @@ class BlockCache:
         numbers = self._numbers(blocks)
         with self._lock:
             self._need_usable()
-            states, traffic = self._states, self._traffic
-            try:
-                states.is_wanted[numbers] = True
-                in_slots = int(np.count_nonzero(states.slot[numbers] != NOBODY))
-                if in_slots < len(numbers):
-                    self._check_room(numbers)
-                traffic.settle()
-                in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
-                while not self._advance(numbers):
-                    if not (self._wait_to_bring() or traffic.write_back(_AT_ONCE)):
-                        raise RuntimeError("blocks cannot be brought: nothing makes room")
-                    traffic.settle()
-                traffic.write_back()
-                self._n_calls += 1
-                traffic.counts["hits"] += in_slots
-                traffic.counts["late"] += len(numbers) - in_slots - int(in_memory.sum())
-                states.next_use[numbers], states.last_use[numbers] = UNKNOWN, self._n_calls
-                states.n_uses[numbers] += 1
-            finally:
-                states.is_wanted[numbers] = False
+            states, counts = self._states, self._traffic.counts
+            in_slots = len(numbers) - int(np.count_nonzero(states.slot[numbers] == NOBODY))
+            n_late = 0
+            if in_slots == len(numbers):
+                self._traffic.settle()
+                self._traffic.write_back()
+            else:
+                n_late = self._bring_those_away(numbers)
+            self._n_calls += 1
+            counts["hits"] += in_slots
+            counts["late"] += n_late
+            states.next_use[numbers], states.last_use[numbers] = UNKNOWN, self._n_calls
+            states.n_uses[numbers] += 1
             return states.slot[numbers].astype(np.int32)
 
     def release(
@@ -301,9 +298,11 @@ class BlockCache:
             states = self._states
             if len(idle := numbers[states.n_uses[numbers] == 0]):
                 raise ValueError(f"blocks must be in use, got {idle[0]}")
-            if marks.any() and self._store.is_read_only:
-                raise StoreReadOnlyError("blocks must not change: the store is open for reading")
-            states.is_newer[numbers] |= marks
+            if marks.any():
+                if self._store.is_read_only:
+                    text = "blocks must not change: the store is open for reading"
+                    raise StoreReadOnlyError(text)
+                states.is_newer[numbers] |= marks
             states.n_uses[numbers] -= 1
             self._traffic.step = at_step
 
@@ -398,10 +397,32 @@ class BlockCache:
         self._waited_s += time.perf_counter() - started
         return has_waited
 
+    def _bring_those_away(self, numbers: NDArray[np.int64]) -> int:
+        """Bring blocks, of which some are not in slots; how many were not in memory."""
+        states, traffic = self._states, self._traffic
+        try:
+            states.is_wanted[numbers] = True
+            self._check_room(numbers)
+            traffic.settle()
+            in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
+            in_memory |= states.slot[numbers] != NOBODY
+            while not self._advance(numbers):
+                if not (self._wait_to_bring() or traffic.write_back(_AT_ONCE)):
+                    raise RuntimeError("blocks cannot be brought: nothing makes room")
+                traffic.settle()
+            traffic.write_back()
+        finally:
+            states.is_wanted[numbers] = False
+        return len(numbers) - int(np.count_nonzero(in_memory))
+
+    def _are_away(self, numbers: NDArray[np.int64]) -> bool:
+        """Whether some of the blocks are not in slots."""
+        return bool(np.count_nonzero(self._states.slot[numbers] == NOBODY))
+
     def _advance(self, numbers: NDArray[np.int64]) -> bool:
         """Move and read as far as possible now; whether all of the blocks are in slots."""
         states, traffic = self._states, self._traffic
-        while (states.slot[numbers] == NOBODY).any():
+        while self._are_away(numbers):
             ready = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
             if traffic.load(numbers[ready]) + traffic.read(self._on_disk(numbers)) == 0:
                 return False
@@ -425,10 +446,14 @@ class BlockCache:
     def _numbers(self, blocks: Iterable[int]) -> NDArray[np.int64]:
         numbers = block_array(blocks)
         counts = self._states.counts
-        if len(numbers) and (numbers.max() >= len(counts) or counts[numbers].min() == NOBODY):
+        if not len(numbers):
+            return numbers
+        is_sorted = np.count_nonzero(numbers[1:] > numbers[:-1]) == len(numbers) - 1
+        largest = numbers[-1] if is_sorted else numbers.max()
+        if largest >= len(counts) or np.count_nonzero(counts[numbers] == NOBODY):
             unknown = [b for b in numbers if b >= len(counts) or counts[b] == NOBODY]
             raise IndexError(f"blocks must be in the store, got {unknown[0]}")
-        if not (numbers[1:] > numbers[:-1]).all():  # as those in order are
+        if not is_sorted:
             is_named = np.zeros(len(counts), bool)  # sorting takes forty times as long
             is_named[numbers] = True
             if np.count_nonzero(is_named) != len(numbers):

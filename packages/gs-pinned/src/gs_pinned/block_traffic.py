@@ -96,6 +96,8 @@ class BlockTraffic:
         """`settle`, and leave failures to the next one."""
         ended = [(one, _failure(one)) for one in self._under_way if one.ticket.is_done]
         self._n_noted = self._slots.n_passed
+        if not ended and self.saving is None:
+            return
         with self._changing():
             for one, error in ended:
                 self._end(one, error is not None)

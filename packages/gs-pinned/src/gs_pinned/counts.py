@@ -58,6 +58,9 @@ def whole_array(values: Iterable[Any], name: str, *, most: int = _MOST) -> NDArr
     if not _is_whole(values):
         return np.array(whole_numbers(values, name, most=most), np.int64)
     numbers = np.asarray(values)
+    # Of these, one look finds both: what is negative has the largest bits.
+    if numbers.dtype == np.int64 and len(numbers) and numbers.view(np.uint64).max() <= most:
+        return numbers.copy()
     # The least and the largest alone can be out of range.
     for value in (numbers.min(), numbers.max()) if len(numbers) else ():
         whole_number(value, name, most=most)
