@@ -52,11 +52,13 @@ class ReachTables:
             self._host = np.concatenate([self._host, np.zeros((room - len(self._host), 6))])
             self._table = self._table.new_empty((room, 6))
             self._known = 0
-        first = min(self._known, step)
+        # The last row known held a ceiling. The rates before fall from step to step, so that those
+        # which a later step has raised are the last of them.
+        first = min(max(self._known - 1, 0), step)
         for at, reach in ((0, self.means), (3, self.scales)):
             rates = reach.later_rates
-            changed = np.flatnonzero(rates[:first] != self._host[:first, at])
-            first = int(changed[0]) if len(changed) else first
+            if first and rates[first - 1] != self._host[first - 1, at]:
+                first = int(np.flatnonzero(rates[:first] != self._host[:first, at])[0])
         for at, reach in ((0, self.means), (3, self.scales)):
             self._host[first : step + 1, at : at + 3] = reach.by_step(first)
         some = self._host[first : step + 1]
