@@ -288,8 +288,8 @@ class Blocks:
             inflate=inflate,
         )
         words = native(self.scale).views_of_blocks(self.bounds, cameras, options)
-        seen = (words != 0).any(1)
-        return Visibility.of_mask(true_ids(seen), words[seen], len(cameras), self.n_not_finite)
+        ids = true_ids((words != 0).any(1))
+        return Visibility.of_mask(ids, words[ids], len(cameras), self.n_not_finite)
 
     def in_slots(self, slots: Any) -> ResidentBlocks:
         """The same blocks where only some are present: slot s of the arrays holds block slots[s].
