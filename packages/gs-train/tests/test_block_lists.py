@@ -7,12 +7,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gs_train.blocks.block_lists import _are_among
+from gs_train.blocks.box_kernels import are_among
 
 SOME = st.sets(st.integers(0, 20))
 
 
 @given(SOME, SOME)
 def test_sorted_numbers_are_found_among_others(blocks: set[int], others: set[int]) -> None:
-    found = _are_among(*(np.array(sorted(one), np.int64) for one in (blocks, others)))
+    found = are_among(*(np.array(sorted(one), np.int64) for one in (blocks, others)))
     assert found == (blocks <= others)

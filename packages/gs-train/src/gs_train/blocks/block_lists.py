@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gs_cull import Visibility
+from gs_train.blocks.box_kernels import are_among
 from gs_train.blocks.boxes import BlockBoxes, Moving
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.sleep_reach import SleepReach
@@ -126,21 +127,13 @@ class BlockLists:
             return _blocks_seen(self.candidates(views, renderer))
         if self._step == early.step:
             return early.seen
-        if early.moving is not None and _are_among(changed, early.moving.blocks):
+        if early.moving is not None and are_among(changed, early.moving.blocks):
             return early.seen
         return _with_all_of(changed, early.seen, len(views))
 
 
 def _blocks_seen(found: Visibility) -> BlocksSeen:
     return BlocksSeen(np.asarray(found.ids).astype(np.int64), np.asarray(found.mask, np.uint32))
-
-
-def _are_among(blocks: Ids, others: Ids) -> bool:
-    """Whether the blocks are among others, which are sorted."""
-    if not len(blocks) or not len(others):
-        return not len(blocks)
-    places = np.searchsorted(others, blocks).clip(max=len(others) - 1)
-    return bool((others[places] == blocks).all())
 
 
 def _with_all_of(blocks: Ids, seen: BlocksSeen, n_views: int) -> BlocksSeen:

@@ -34,6 +34,24 @@ def above(value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
+def begin_fits(blocks, group, now, step, ceilings, fit_step, is_stale):  # type: ignore[no-untyped-def]
+    """Note when some blocks are fitted.
+
+    Args:
+        blocks: (n,) numbers.
+        group: blocks of each entry of ``is_stale``.
+        now: of both groups, the ceiling of the rates to come.
+        step: steps taken so far.
+    """
+    first, second = below(now[0]), below(now[1])
+    for i in range(len(blocks)):
+        block = blocks[i]
+        ceilings[block, 0], ceilings[block, 1] = first, second
+        fit_step[block] = step
+        is_stale[block // group] = True
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
 def write_fits(blocks, least, lower, upper, scale, longest):  # type: ignore[no-untyped-def]
     """Write the boxes of some blocks, rounded outward.
 
@@ -120,3 +138,24 @@ def count_rows(counts, blocks, mask, n_views):  # type: ignore[no-untyped-def]
             if (mask[i, view // 32] >> np.uint32(view % 32)) & np.uint32(1):
                 found[view] += counts[blocks[i]]
     return found
+
+
+@njit(cache=True, nogil=True)
+def lay_out(slots, counts):  # type: ignore[no-untyped-def]
+    """(3, n) int64 slots, counts, and counts added up before each block."""
+    layout = np.empty((3, len(slots)), np.int64)
+    before = 0
+    for i in range(len(slots)):
+        layout[0, i], layout[1, i], layout[2, i] = slots[i], counts[i], before
+        before += counts[i]
+    return layout
+
+
+@njit(cache=True, nogil=True)
+def are_among(blocks, others):  # type: ignore[no-untyped-def]
+    """Whether the blocks are among others, which are sorted."""
+    for i in range(len(blocks)):
+        place = np.searchsorted(others, blocks[i])
+        if place == len(others) or others[place] != blocks[i]:
+            return False
+    return True

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import gs_cull
 from gs_train.blocks.box_fits import BoxFit, SleepingValues, by_block, ends_of, least_by_block
-from gs_train.blocks.box_kernels import below, fill_slack, join_groups
+from gs_train.blocks.box_kernels import begin_fits, fill_slack, join_groups
 from gs_train.blocks.partition import Floats, Ids
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.sleep_reach import SleepReach
@@ -147,9 +147,9 @@ class BlockBoxes:
         self._end(blocks, least_by_block(rows, tables, reaches))
 
     def _begin(self, blocks: Ids, means: SleepReach, scales: SleepReach) -> None:
-        self.ceilings[blocks] = below(means.ceiling), below(scales.ceiling)
-        self.fit_step[blocks] = means.step
-        self._is_stale[blocks // GROUP] = True
+        now = (means.ceiling, scales.ceiling)
+        written = (self.ceilings, self.fit_step, self._is_stale)
+        begin_fits(blocks, GROUP, now, means.step, *written)
 
     def _end(self, blocks: Ids, least: Tensor) -> None:
         if len(blocks):

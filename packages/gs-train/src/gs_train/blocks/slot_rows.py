@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gs_train.blocks.box_kernels import lay_out
 from gs_train.blocks.host_copies import to_device
 from gs_train.blocks.partition import Ids
 from gs_train.machine.has_triton import has_triton
@@ -32,10 +33,10 @@ class SlotRows:
     def __init__(
         self, slots: NDArray[np.int32], counts: Ids, block_rows: int, device: torch.device
     ) -> None:
-        ends = np.cumsum(counts)
+        layout = lay_out(slots, counts)
         self.block_rows = block_rows
-        self.n_rows = int(ends[-1]) if len(ends) else 0
-        self.layout = to_device(np.stack([slots, counts, ends - counts]).astype(np.int64), device)
+        self.n_rows = int(layout[1, -1] + layout[2, -1]) if len(slots) else 0
+        self.layout = to_device(layout, device)
 
     def __len__(self) -> int:
         return self.layout.shape[1]

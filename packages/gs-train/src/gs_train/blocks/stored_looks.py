@@ -246,11 +246,11 @@ def list_in_slots(
 
     Cost: no wait.
     """
-    blocks, n = seen.blocks, stored.count(seen.blocks)
+    blocks = seen.blocks
     slots = stored.cache.bring(blocks)
     try:
         own = stored.rows_of(blocks, slots)
-        places = own.places()
+        places, n = own.places(), own.n_rows
         rows, keys = stored.values(places), stored.keys(places)
         masks = to_device(seen.mask.view(np.int32), stored.device)
         mask = torch.repeat_interleave(masks, own.layout[1], 0, output_size=n)
