@@ -6,7 +6,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gs_train.machine.out_of_memory import memory_for
 from gs_train.renderers.records import RECORD_WORDS, SplatRecords
 
 _STEP = 4096  # rows
@@ -66,8 +65,7 @@ class _Rows:
     def of(self, n: int) -> Tensor:
         if n > self._rows.shape[0]:
             self.release()  # before more is asked for
-            with memory_for("an exchange between ranks"):
-                self._rows = self._rows.new_empty((room_for(n), self._rows.shape[1]))
+            self._rows = self._rows.new_empty((room_for(n), self._rows.shape[1]))
         return self._rows[:n]
 
     def release(self) -> None:

@@ -15,6 +15,7 @@ import itertools
 
 from torch import Tensor
 
+from gs_train.machine.out_of_memory import memory_for
 from gs_train.ranks.buffers import RoundBuffers
 from gs_train.ranks.turns import Round, Turns
 from gs_train.renderers.records import SplatRecords
@@ -121,7 +122,8 @@ class Exchange:
 
     def round(self, index: int, turns: Turns) -> RoundExchange:
         """The exchanges of a round. The third round before it has ended."""
-        return RoundExchange(index, turns, self._world, self._sets[index % N_SETS])
+        with memory_for("an exchange between ranks"):
+            return RoundExchange(index, turns, self._world, self._sets[index % N_SETS])
 
     def release(self) -> None:
         """Give the memory of buffers back, between two batches."""
