@@ -80,9 +80,8 @@ class _Draw(NamedTuple):
 
 
 class DrawingPace:
-    """What this rank takes to draw a row: the median of its last draws, of which the first one of
-    each batch is timed. To mark and to ask takes the host some time, whose time may be what limits
-    a rank.
+    """What this rank takes to draw a row: the median of its last timed draws. The first draw of each
+    batch is timed: marks take time of the launching thread, which may be the limit of a rank.
 
     Args:
         clock: of the rank's device.
