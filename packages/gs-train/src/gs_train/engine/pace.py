@@ -80,8 +80,10 @@ class _Draw(NamedTuple):
 
 
 class DrawingPace:
-    """What this rank takes to draw a row: the median of its last timed draws. The first draw of each
-    batch is timed: marks take time of the launching thread, which may be the limit of a rank.
+    """What this rank takes to draw a row: the median of its last timed draws.
+
+    The first draw of each batch is timed: marks take time of the launching thread, which may be the
+    limit of a rank.
 
     Args:
         clock: of the rank's device.
