@@ -96,6 +96,7 @@ OF_PACKAGES: dict[str, Table] = {
     "tide": tide,
     "tide-20m": tide,
     "survey": survey,
+    "survey-300m": survey,
     "limits": limits,
     "moments": moments,
     "foretold": foretold,
@@ -124,10 +125,11 @@ def headline(result: Result) -> str:
     return chart.bars(title, "images a second", [f"batch {batch}" for batch in batches], series)
 
 
-def claim(results: Results) -> list[str]:
+def claim(results: Results, quoted: Results) -> list[str]:
     """What the README says first; nothing without results."""
-    makers = {"engine-20m": claim_of_city, "capture": claim_of_capture}
-    made = [make(results[name]) for name, make in makers.items() if name in results]
+    makers = {"engine-20m": claim_of_city, "survey": claim_of_survey, "capture": claim_of_capture}
+    known = {**quoted, **results}
+    made = [make(known[name]) for name, make in makers.items() if name in known]
     return [line for k, lines in enumerate(made) for line in ([""] if k else []) + lines]
 
 
@@ -146,6 +148,20 @@ def claim_of_city(result: Result) -> list[str]:
         f"{best.median / inside.median:.2f} of the rate inside the GPU in {memory[1]}; a loop with "
         f"torch's fused Adam inside the GPU reaches {number(torchs.median)} in {memory[2]}",
         f"({result.machine['gpu']}, batches of {batch} {VIEWS[order]}).",
+    ]
+
+
+def claim_of_survey(result: Result) -> list[str]:
+    """Rows on a drive."""
+    facts, axes = result.facts, result.lines[0].axes
+    device, host = facts["peak_device_bytes"], facts["peak_host_bytes"]["fit"]
+    return [
+        f"{axes['n']:,} Gaussians train [from a drive](docs/drive.md) at "
+        f"{number(facts['images_per_second'])} images a second in {device / 1e9:.1f} GB of GPU "
+        f"memory",
+        f"and {host / 1e9:.1f} GB of host memory, and none of the {facts['rows']['seen']:,} that "
+        "views see is missed",
+        f"({result.machine['gpu']}, {axes['views']} views in batches of {axes['batch_size']}).",
     ]
 
 
@@ -180,7 +196,7 @@ def blocks(results: Results, quoted: Results) -> dict[str, list[str] | None]:
     made[CHART] = ["![Images a second of each preset, by batch size](benchmarks.svg)"]
     if "engine-20m" not in results:
         made[CHART] = ["The chart is drawn from `engine-20m.json`."]
-    made[CLAIM] = claim(results) or None
+    made[CLAIM] = claim(results, quoted) or None
     for name, table in OF_PACKAGES.items():
         made[name] = table(name, quoted[name]) if name in quoted else None
     return made

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pages that are made from the files of the benchmarks."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -100,6 +101,20 @@ def test_the_readmes_claim_comes_from_the_results_once_there_are_some(
     assert "trains 260 images a second to 32.53 dB, gsplat's own loop\n260 to 32.53 dB and" in claim
     assert " and 260 to 32.53 dB on Faster-GS's kernels, given the same loss" in claim
     assert "(medians of 3 seeds, NVIDIA H100 80GB HBM3)" in claim
+
+
+def test_the_readme_claims_what_a_survey_on_a_drive_took(pages: Path, tmp_path: Path) -> None:
+    results = write(tmp_path / "results", {})
+    (results / "quoted").mkdir()
+    survey = ROOT / "benchmarks" / "results" / "quoted" / "survey.json"
+    shutil.copy(survey, results / "quoted")
+    _render(pages, results)
+    readme = (pages / "README.md").read_text()
+    claim = readme.split("<!-- end of results -->")[0]
+    facts = json.loads(survey.read_text())["facts"]
+    assert f"and none of the {facts['rows']['seen']:,} that views see is missed\n" in claim
+    rows = f"A test of all {facts['n_gaussians']:,} rows against "
+    assert rows in (pages / "docs" / "drive.md").read_text()
 
 
 def test_the_chart_is_drawn_and_goes_with_its_result(pages: Path, tmp_path: Path) -> None:

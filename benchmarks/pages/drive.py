@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from typing import Any
 
 from pages.cells import RESULTS, below, grid, number, required, spread
 from results import Result
@@ -99,6 +101,11 @@ def boxes(name: str, result: Result) -> list[str]:
     return below(name, result, words, folder=_FOLDER) + grid(heads, rows)
 
 
+def _of_device(facts: Mapping[str, Any]) -> str:
+    n_bytes = facts["peak_device_bytes"]
+    return f", {n_bytes / 1e9:.2f} GB of the device" if n_bytes else ""
+
+
 def survey(name: str, result: Result) -> list[str]:
     """What each part of a run of a scene larger than memory takes."""
     facts, axes = result.facts, result.lines[0].axes
@@ -122,11 +129,15 @@ def survey(name: str, result: Result) -> list[str]:
         for line in result.lines
     ]
     checked = facts["rows"]
+    left = axes["device_left"]
+    of_device = f", of which {left} are left" if left else ""
     words = (
         f"A survey of {axes['n']:,} points, {axes['views']} views of {axes['size'][0]} x "
         f"{axes['size'][1]}; {axes['slots'] or 'as many as fit'} blocks on the device "
-        f"(`{facts['renderer']}`), an arena of {axes['arena'] or 'what is left'}. `fit` took "
-        f"{facts['peak_host_bytes']['fit'] / 1e9:.2f} GB of host memory at most. A test of all "
+        f"(`{facts['renderer']}`{of_device}), an arena of {axes['arena'] or 'what is left'} of "
+        f"{axes['host_memory']} of host memory. `fit` took "
+        f"{facts['peak_host_bytes']['fit'] / 1e9:.2f} GB of host memory at most"
+        f"{_of_device(facts)}. A test of all "
         f"{checked['rows']:,} rows against {checked['views']} views found {checked['seen']:,} "
         f"seen, {checked['missed']} of them missed by way of blocks. A step in blocks and one of "
         f"torch's Adam over {checked['rows_of_batch']:,} rows differ by "

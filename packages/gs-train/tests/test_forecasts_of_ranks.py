@@ -147,9 +147,9 @@ def test_a_rank_draws_half_the_views_and_updates_half_the_rows() -> None:
 
 def test_no_batch_is_shorter_than_it_takes_to_launch() -> None:
     quick = replace(RATES, batch_view_s=1e-5, batch_row_s=1e-11, between_gpus=200e9)
-    for n_ranks, drawn in ((2, 2), (4, 1)):
+    for n_ranks, drawn, cutting_s in ((2, 2, 0.0), (4, 1, 0.0), (3, 2, 4.2e-3)):
         speed = predict(PRESETS["none"], WORK.share(n_ranks), quick)
-        launching_s = 3.5e-3 + 4 * 0.5e-3 + drawn * 1.5e-3
+        launching_s = 1.8e-3 + 4 * 0.36e-3 + drawn * 1.1e-3 + cutting_s
         assert speed.images_per_second == pytest.approx(4 / launching_s)
     assert predict(PRESETS["none"], WORK, quick).images_per_second > 1000
 
