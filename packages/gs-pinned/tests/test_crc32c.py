@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checksum of stores, by the processor's instruction and by the table."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_pinned import _core
@@ -20,6 +20,7 @@ def test_the_checksum_is_crc32c() -> None:
         assert _core.crc32c(data) == _core.crc32c(data, by_table=True) == expected
 
 
+@settings(deadline=None)
 @given(data=st.binary(max_size=10_000), cut=st.integers(0, 10_000))
 def test_the_instruction_and_the_table_agree(data: bytes, cut: int) -> None:
     data = data * 3

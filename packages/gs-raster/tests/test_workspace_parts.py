@@ -3,7 +3,7 @@
 
 from itertools import combinations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_raster.cuda.workspace import Parts, rounded
@@ -18,6 +18,7 @@ TOGETHER = {
 }
 
 
+@settings(deadline=None)
 @given(sort=SIZES, image=SIZES, holds=st.booleans(), pixels=SIZES, slots=SIZES, lists=SIZES)
 def test_arrays_that_live_together_lie_apart(
     sort: int, image: int, holds: bool, pixels: int, slots: int, lists: int

@@ -21,7 +21,7 @@ from gs_train.blocks.box_fits import BOXED, SleepingValues, ends_of, least_by_bl
 from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.sleep_reach import SleepReach
-from gs_train.blocks.slot_rows import SlotRows
+from gs_train.blocks.slot_rows import ListedRows, SlotRows
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 
 BLOCK_ROWS, N_SLOTS = 100, 9
@@ -138,6 +138,59 @@ def test_places_are_those_of_all_rows(device: str) -> None:
     assert nothing.places().tolist() == []
 
 
+def masks_of(n_blocks: int, words: int, seed: int) -> np.ndarray:
+    draw = np.random.default_rng(seed)
+    return draw.integers(0, 2**32, (n_blocks, words), dtype=np.uint32)
+
+
+def check_lists(rows: SlotRows, device: str, lists: Callable[..., ListedRows]) -> None:
+    """``rows`` are of `slots_and_counts(2)` and `masks_of(6, ..., 2)`."""
+    slots, counts = slots_and_counts(2)
+    words = rows.layout.shape[0] - 3
+    draw = np.random.default_rng(3)
+    n = N_SLOTS * BLOCK_ROWS
+    tables = {
+        name: torch.from_numpy(draw.integers(0, 2**31, (n, 1))).int().to(device)
+        for name in ("key", "last_step")
+    }
+    found = lists(rows, tables)
+    places = [s * BLOCK_ROWS + r for s, c in zip(slots, counts, strict=True) for r in range(c)]
+    assert found.places.tolist() == places
+    assert found.places.dtype == torch.int64
+    assert found.ids.tolist() == list(range(len(places)))
+    for name, values in (("key", found.keys), ("last_step", found.last_step)):
+        assert torch.equal(values, tables[name].view(-1)[found.places])
+    masks = masks_of(6, words, 2).view(np.int32).repeat(counts, axis=0)
+    np.testing.assert_array_equal(found.mask.cpu().numpy(), masks)
+    assert {part.dtype for part in found[1:]} == {torch.int32}
+    found.last_step.zero_()
+    assert tables["last_step"].any()
+
+
+def check_counts(device: str, counts_in: Callable[..., Tensor]) -> None:
+    slots, counts = slots_and_counts(4)
+    rows = SlotRows(slots, counts, BLOCK_ROWS, torch.device(device))
+    for share in (0.0, 0.3, 1.0):
+        marks = np.random.default_rng(5).random(rows.n_rows) < share
+        found = counts_in(rows, torch.from_numpy(marks).to(device))
+        own = np.split(marks, np.cumsum(counts)[:-1])
+        assert found.tolist() == [int(part.sum()) for part in own]
+
+
+@DEVICES
+@pytest.mark.parametrize("words", [1, 3])
+def test_rows_are_listed_with_the_masks_of_their_blocks(device: str, words: int) -> None:
+    slots, counts = slots_and_counts(2)
+    masks = masks_of(6, words, 2)
+    rows = SlotRows(slots, counts, BLOCK_ROWS, torch.device(device), masks)
+    check_lists(rows, device, lambda rows, tables: rows.listed(tables))
+
+
+@DEVICES
+def test_marked_rows_are_counted_by_block(device: str) -> None:
+    check_counts(device, lambda rows, marks: rows.count(marks))
+
+
 @DEVICES
 def test_no_blocks_are_no_work(device: str) -> None:
     means, scales = reaches_of((0.9, 0.999))
@@ -152,7 +205,8 @@ def test_no_blocks_are_no_work(device: str) -> None:
 
 
 @DEVICES
-def test_boxes_are_written_when_they_are_asked_for(device: str) -> None:
+@pytest.mark.parametrize("chosen", [None, np.array([0, 1, 1, 0, 1, 1], bool), np.zeros(6, bool)])
+def test_boxes_are_written_when_they_are_asked_for(device: str, chosen: np.ndarray | None) -> None:
     """Those of the blocks that are fitted, and no others."""
     means, scales = reaches_of((0.9, 0.999))
     tables = tables_of(0, means.step)
@@ -162,7 +216,7 @@ def test_boxes_are_written_when_they_are_asked_for(device: str) -> None:
     there = {name: table.to(device) for name, table in tables.items()}
     rows = SlotRows(slots, counts, BLOCK_ROWS, torch.device(device))
     reaches = ReachTables(means, scales, torch.device(device))
-    boxes.fit_in_slots(blocks, rows, there, reaches)
+    boxes.fit_in_slots(blocks, rows, there, reaches, chosen=chosen)
     places = SlotRows(slots, counts, BLOCK_ROWS, torch.device("cpu")).places()
     values = [
         SleepingValues(
@@ -172,7 +226,11 @@ def test_boxes_are_written_when_they_are_asked_for(device: str) -> None:
         )
         for columns, reach in zip(BOXED.values(), (means, scales), strict=True)
     ]
-    expected.fit(blocks, counts, means=values[0], scales=values[1])
+    if chosen is None:
+        chosen = np.ones(6, bool)
+    own = torch.from_numpy(chosen.repeat(counts))
+    values = [v._replace(**{n: part[own] for n, part in zip(v._fields, v[:4])}) for v in values]
+    expected.fit(blocks[chosen], counts[chosen], means=values[0], scales=values[1])
     ours, theirs = boxes.state(), expected.state()
     for name, array in theirs.items():
         if device == "cpu" or name in ("ceilings", "fit_step"):
@@ -201,3 +259,24 @@ def test_the_kernel_finds_the_places() -> None:
     rows = SlotRows(*slots_and_counts(3), BLOCK_ROWS, torch.device("cpu"))
     found = block_triton.places(rows.layout, rows.n_rows, BLOCK_ROWS)
     assert torch.equal(found, rows.places())
+
+
+@pytest.mark.skipif(not is_interpreted, reason="kernels are not interpreted")
+@pytest.mark.parametrize("words", [1, 3])
+def test_the_kernel_lists_the_rows(words: int) -> None:
+    from gs_train.blocks import block_triton
+
+    masks = masks_of(6, words, 2)
+    rows = SlotRows(*slots_and_counts(2), BLOCK_ROWS, torch.device("cpu"), masks)
+
+    def lists(rows: SlotRows, tables: dict[str, Tensor]) -> ListedRows:
+        return block_triton.listed(rows.layout, rows.n_rows, rows.block_rows, tables)
+
+    check_lists(rows, "cpu", lists)
+
+
+@pytest.mark.skipif(not is_interpreted, reason="kernels are not interpreted")
+def test_the_kernel_counts_marks() -> None:
+    from gs_train.blocks import block_triton
+
+    check_counts("cpu", lambda rows, marks: block_triton.count(rows.layout, marks))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from small_captures import LENS, PINHOLE, write_capture
@@ -24,6 +24,7 @@ LATIN = os.fsdecode(b"caf\xe9.png")
 POINTS = np.random.default_rng(0).normal([0, 0, 4], 1, (60, 3))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=30))
 def test_any_bytes_are_one_printable_line_and_come_back(name: bytes) -> None:
     text = os.fsdecode(name)

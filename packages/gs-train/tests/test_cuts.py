@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_scenes import random_view
 
@@ -19,6 +19,7 @@ from gs_train.renderers.records import TILE
 WIDE = Rect(0, 0, 1920, 1080)
 
 
+@settings(deadline=None)
 @given(
     work=st.lists(st.integers(0, 1000), min_size=0, max_size=12),
     n_ranks=st.integers(1, 9),
@@ -64,6 +65,7 @@ def cost_of(part: Rect, view_end: int, columns: np.ndarray) -> int:
     return int((columns[first:end] + 1).sum())
 
 
+@settings(deadline=None)
 @given(cores(), st.integers(1, 5))
 def test_parts_tile_the_core_and_none_costs_more_than_need_be(
     found: tuple[Rect, np.ndarray], n: int

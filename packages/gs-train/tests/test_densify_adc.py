@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from gsplat.strategy.ops import reset_opa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_train.densify import Adc, AdcConfig
@@ -257,6 +257,7 @@ def test_all_rows_may_be_pruned():
     assert (changed.pruned, len(model)) == (4, 0)
 
 
+@settings(deadline=None)
 @given(
     every=st.integers(1, 50), before=st.integers(0, 300), batch=st.integers(1, 120)
 )  # fmt: skip

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from street import street_rows, street_views
 from torch import Tensor
@@ -33,6 +33,7 @@ def a_surface(n: int, *, seed: int = 0) -> Tensor:
     return means
 
 
+@settings(deadline=None)
 @given(n_ranks=st.integers(1, N_STRANDS))
 def test_every_strand_has_one_owner(n_ranks: int) -> None:
     labels = torch.arange(N_STRANDS, dtype=torch.uint8)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gs_train.ranks.turns import NOTHING, Turns
@@ -30,6 +30,7 @@ def tables(draw: st.DrawFn) -> Table:
     return Table(np.array(counts, np.int64).reshape(n_ranks, n_microbatches), work, paces)
 
 
+@settings(deadline=None)
 @given(tables())
 def test_each_microbatch_is_drawn_once_in_its_round(table: Table) -> None:
     n_ranks, n = table.counts.shape
@@ -43,6 +44,7 @@ def test_each_microbatch_is_drawn_once_in_its_round(table: Table) -> None:
         assert all(turn.drawn[turn.drawer(m)] == m for m in turn.microbatches)
 
 
+@settings(deadline=None)
 @given(tables())
 def test_what_a_rank_sends_is_what_another_gets(table: Table) -> None:
     turns = Turns.of(*table)
@@ -62,6 +64,7 @@ def test_what_a_rank_sends_is_what_another_gets(table: Table) -> None:
     assert (arrived == table.counts).all()
 
 
+@settings(deadline=None)
 @given(tables(), st.randoms(use_true_random=False))
 def test_a_clock_decides_who_draws_and_nothing_else(table: Table, random: Random) -> None:
     turns = Turns.of(*table)

@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 
 from gs_train.world.cores import (
     allowed_cores,
@@ -23,6 +23,7 @@ from gs_train.world.cores import (
 NOWHERE: frozenset[int] = frozenset()
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.integers(0, 31), unique=True, min_size=1),
     st.lists(st.frozensets(st.integers(0, 31)), min_size=1, max_size=9),

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
-"""The Triton kernels of blocks in slots: where their rows lie, and what bounds their future.
+"""The Triton kernels of blocks in slots: which rows they hold, and what bounds their future.
 
 A program has one block.
 """
@@ -24,6 +24,45 @@ def places_kernel(layout, n, block_rows, places, CHUNK: tl.constexpr):
     for start in range(0, count, CHUNK):
         row = start + tl.arange(0, CHUNK)
         tl.store(to + row, first + row, mask=row < count)
+
+
+@triton.jit(do_not_specialize=["n", "block_rows"])
+def list_kernel(
+    layout,  # of `SlotRows`
+    key, last_step,  # (C,) int32
+    n, block_rows,
+    places, ids, keys, last_steps, mask,  # of `ListedRows`
+    WORDS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """`SlotRows.listed`."""
+    block = tl.program_id(0)
+    first = tl.load(layout + block) * block_rows
+    count = tl.load(layout + n + block)
+    before = tl.load(layout + 2 * n + block)
+    for start in range(0, count, CHUNK):
+        row = start + tl.arange(0, CHUNK)
+        here = row < count
+        place, to = first + row, before + row
+        tl.store(places + to, place, mask=here)
+        tl.store(ids + to, to.to(tl.int32), mask=here)
+        tl.store(keys + to, tl.load(key + place, mask=here), mask=here)
+        tl.store(last_steps + to, tl.load(last_step + place, mask=here), mask=here)
+        for word in tl.static_range(WORDS):
+            bits = tl.load(layout + (3 + word) * n + block).to(tl.int32)
+            tl.store(mask + to * WORDS + word, tl.zeros((CHUNK,), tl.int32) + bits, mask=here)
+
+
+@triton.jit(do_not_specialize=["n"])
+def count_kernel(marks, layout, n, counts, CHUNK: tl.constexpr):
+    """`SlotRows.count`; ``marks`` are bytes."""
+    block = tl.program_id(0)
+    count = tl.load(layout + n + block)
+    own = marks + tl.load(layout + 2 * n + block)
+    marked = tl.zeros((CHUNK,), tl.int32)
+    for start in range(0, count, CHUNK):
+        row = start + tl.arange(0, CHUNK)
+        marked += tl.load(own + row, mask=row < count, other=0).to(tl.int32)
+    tl.store(counts + block, tl.sum(marked))
 
 
 @triton.jit

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from gs_train.blocks.block_kernels import fit_kernel, places_kernel
+from gs_train.blocks.block_kernels import count_kernel, fit_kernel, list_kernel, places_kernel
 from gs_train.blocks.block_planes import MOMENTS
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.sleep_reach import LAST_STEP
+from gs_train.blocks.slot_rows import ListedRows
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 
 _PLACES, _FITS = 1024, 64
@@ -25,6 +26,32 @@ def places(layout: Tensor, n_rows: int, block_rows: int) -> Tensor:
     with _on(layout):
         places_kernel[(n,)](layout, n, block_rows, out, CHUNK=_PLACES)
     return out
+
+
+def listed(
+    layout: Tensor, n_rows: int, block_rows: int, tables: Mapping[str, Tensor]
+) -> ListedRows:
+    """See `SlotRows`, whose attributes the first three are."""
+    n, words = layout.shape[1], layout.shape[0] - 3
+    places = torch.empty(n_rows, dtype=torch.int64, device=layout.device)
+    whole = torch.empty((3 + words) * n_rows, dtype=torch.int32, device=layout.device)
+    ids, keys, last_step, mask = whole.split([n_rows] * 3 + [words * n_rows])
+    rows = ListedRows(places, ids, keys, last_step, mask.view(n_rows, words))
+    with _on(layout):
+        list_kernel[(n,)](
+            layout, tables["key"], tables["last_step"], n, block_rows, *rows,
+            WORDS=words, CHUNK=_PLACES,
+        )  # fmt: skip
+    return rows
+
+
+def count(layout: Tensor, marks: Tensor) -> Tensor:
+    """See `SlotRows`."""
+    n = layout.shape[1]
+    counts = torch.empty(n, dtype=torch.int32, device=layout.device)
+    with _on(layout):
+        count_kernel[(n,)](marks.view(torch.uint8), layout, n, counts, CHUNK=_PLACES)
+    return counts
 
 
 def least_by_block(

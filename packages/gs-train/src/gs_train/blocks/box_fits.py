@@ -7,7 +7,9 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gs_train.blocks.block_planes import MOMENTS
@@ -101,13 +103,17 @@ class BoxFit:
 
     Args:
         blocks: (n,) numbers.
-        least: (n, 9), see `least_by_block`.
+        least: (m, 9), see `least_by_block`.
+        chosen: (m,) n of them, which are those of the blocks; None: all are.
     """
 
-    def __init__(self, blocks: Ids, least: Tensor) -> None:
+    def __init__(self, blocks: Ids, least: Tensor, chosen: NDArray[np.bool_] | None = None) -> None:
         self.blocks = blocks
         self._least = HostCopy(least)
+        self._chosen = chosen
 
     def write(self, lower: Floats, upper: Floats, scale: Floats, longest: Floats) -> None:
         """Write the arrays of `BlockBoxes`, rounded outward; waits for the device."""
-        write_fits(self.blocks, self._least.numpy(), lower, upper, scale, longest)
+        least = self._least.numpy()
+        own = least if self._chosen is None else least[self._chosen]
+        write_fits(self.blocks, own, lower, upper, scale, longest)

@@ -141,12 +141,14 @@ def count_rows(counts, blocks, mask, n_views):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def lay_out(slots, counts):  # type: ignore[no-untyped-def]
-    """(3, n) int64 slots, counts, and counts added up before each block."""
-    layout = np.empty((3, len(slots)), np.int64)
+def lay_out(slots, counts, masks):  # type: ignore[no-untyped-def]
+    """(3 + words, n) int64 slots, counts, counts added up before each block, and (n, words) int32
+    masks."""
+    layout = np.empty((3 + masks.shape[1], len(slots)), np.int64)
     before = 0
     for i in range(len(slots)):
         layout[0, i], layout[1, i], layout[2, i] = slots[i], counts[i], before
+        layout[3:, i] = masks[i]
         before += counts[i]
     return layout
 

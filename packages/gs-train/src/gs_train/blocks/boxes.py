@@ -131,29 +131,37 @@ class BlockBoxes:
         self._end(blocks, torch.from_numpy(least_of_still(counts, means, scales)))
 
     def fit_in_slots(
-        self, blocks: Ids, rows: SlotRows, tables: Mapping[str, Tensor], reaches: ReachTables
+        self,
+        blocks: Ids,
+        rows: SlotRows,
+        tables: Mapping[str, Tensor],
+        reaches: ReachTables,
+        *,
+        chosen: NDArray[np.bool_] | None = None,
     ) -> None:
         """The same of blocks in slots, for ever.
 
         Args:
-            blocks: (n,) numbers of the blocks to fit, all different.
+            blocks: (n,) numbers of blocks, all different.
             rows: of these.
             tables: by plane.
             reaches: of means and scales.
+            chosen: (n,) the blocks to fit; None: all.
 
         Asynchrony: as `fit`.
         """
-        self._begin(blocks, reaches.means, reaches.scales)
-        self._end(blocks, least_by_block(rows, tables, reaches))
+        fitted = blocks if chosen is None else blocks[chosen]
+        self._begin(fitted, reaches.means, reaches.scales)
+        self._end(fitted, least_by_block(rows, tables, reaches), chosen)
 
     def _begin(self, blocks: Ids, means: SleepReach, scales: SleepReach) -> None:
         now = (means.ceiling, scales.ceiling)
         written = (self.ceilings, self.fit_step, self._is_stale)
         begin_fits(blocks, GROUP, now, means.step, *written)
 
-    def _end(self, blocks: Ids, least: Tensor) -> None:
+    def _end(self, blocks: Ids, least: Tensor, chosen: NDArray[np.bool_] | None = None) -> None:
         if len(blocks):
-            self._coming.append(BoxFit(blocks, least))
+            self._coming.append(BoxFit(blocks, least, chosen))
             if not least.is_cuda:
                 self.settle()
 

@@ -18,7 +18,9 @@ def to_device(array: NDArray[Any], device: torch.device) -> Tensor:
     tensor = torch.from_numpy(array)
     if device.type == "cpu" or not tensor.numel():
         return tensor.to(device)
-    return tensor.pin_memory().to(device, non_blocking=True)
+    staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    staged.numpy()[...] = array  # `Tensor.pin_memory` asks CUDA about the memory first
+    return staged.to(device, non_blocking=True)
 
 
 class HostCopy:

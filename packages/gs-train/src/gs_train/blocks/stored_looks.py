@@ -18,7 +18,7 @@ from gs_train.blocks.block_lists import BlocksSeen
 from gs_train.blocks.box_kernels import count_rows
 from gs_train.blocks.host_copies import HostCopy, to_device
 from gs_train.blocks.partition import Ids
-from gs_train.blocks.slot_rows import SlotRows
+from gs_train.blocks.slot_rows import ListedRows, SlotRows
 from gs_train.blocks.stored_adam import StoredAdam
 from gs_train.renderers import Renderer
 from gs_train.renderers.culling import Cameras, cull, mark
@@ -36,20 +36,25 @@ class SeenPart:
     Attributes:
         blocks: (n,) sorted.
         slots: (n,) int32 of these, when they were looked at.
+        rows: all of the blocks, then.
         places: (R,) int64 of the rows seen, in the tables then; block after block.
-        marks: of slots, 1 for those with rows that are seen.
+        n_seen: (n,) of each block: 0 where no row is seen; where the look has marks, how many rows
+            are.
+        listed: all rows of the blocks, where the look has marks; None: places are of those seen.
     """
 
     blocks: Ids
     slots: NDArray[np.int32]
+    rows: SlotRows
     places: Tensor
-    marks: HostCopy
+    n_seen: HostCopy
+    listed: ListedRows | None = None
 
     @functools.cached_property
     def holds(self) -> NDArray[np.bool_]:
         """(n,) which of the blocks hold rows that are seen."""
-        marked: NDArray[np.bool_] = self.marks.numpy()[self.slots] != 0
-        return marked
+        some: NDArray[np.bool_] = self.n_seen.numpy() != 0
+        return some
 
     def places_in(self, slots: NDArray[np.int32], block_rows: int) -> Tensor:
         """(R,) places of the rows once their blocks are in these slots.
@@ -71,6 +76,7 @@ class Look:
 
     Attributes:
         n_candidates: blocks that some view may see.
+        ids: (U,) int32, 0 to U - 1.
         keys: (U,) int32 of the rows that some view sees, block after block.
         mask: (U, ceil(V / 32)) int32: bit v says that view v sees the row.
         counts: (V,) rows of each view.
@@ -82,6 +88,7 @@ class Look:
     """
 
     n_candidates: int
+    ids: Tensor
     keys: Tensor
     mask: Tensor
     counts: tuple[int, ...]
@@ -89,6 +96,13 @@ class Look:
     parts: list[SeenPart] = field(repr=False)
     used: Ids = field(repr=False)
     marks: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def n_seen(self) -> int:
+        """How many rows some view sees. Waits for the device where the look has marks."""
+        if self.marks is None:
+            return len(self.keys)
+        return sum(int(part.n_seen.numpy().sum()) for part in self.parts)
 
 
 class StoredTables:
@@ -128,14 +142,14 @@ class StoredTables:
         counts: list[int] = count_rows(self._counts, seen.blocks, seen.mask, n_views).tolist()
         return tuple(counts)
 
-    def marked(self, slots: Tensor) -> HostCopy:
-        """(slots + 1,) uint8, 1 for those that are given, any number of times."""
-        marks = torch.zeros(self.cache.n_slots + 1, dtype=torch.uint8, device=self.device)
-        return HostCopy(marks.index_fill_(0, slots, 1))
-
-    def rows_of(self, blocks: Ids, slots: NDArray[np.int32]) -> SlotRows:
-        """All rows of blocks in slots."""
-        return SlotRows(slots, self._counts[blocks], self.block_rows, self.device)
+    def rows_of(
+        self,
+        blocks: Ids,
+        slots: NDArray[np.int32],
+        masks: NDArray[np.uint32] | None = None,
+    ) -> SlotRows:
+        """All rows of blocks in slots, see `SlotRows`."""
+        return SlotRows(slots, self._counts[blocks], self.block_rows, self.device, masks)
 
     def turns(self, blocks: Ids, most: int | None = None) -> list[Ids]:
         """Blocks, as many at a time as there are slots, and at most ``most``."""
@@ -200,9 +214,11 @@ def look_in_turns(
         parts.append(part)
         found.append({"keys": keys, "mask": mask, **rows})
     joined = {name: _joined([one[name] for one in found]) for name in ("keys", "mask", *NAMES)}
+    keys = joined.pop("keys")
     return Look(
         n_candidates=len(blocks),
-        keys=joined.pop("keys"),
+        ids=torch.arange(len(keys), dtype=torch.int32, device=keys.device),
+        keys=keys,
         mask=joined.pop("mask"),
         counts=tuple(counts.tolist()),
         rows=joined,
@@ -221,12 +237,15 @@ def seen_in_slots(
 ) -> tuple[SeenPart, Tensor, Callable[[], NDArray[np.int64]]]:
     """Of blocks in slots: the rows that are seen, their mask, and what waits for each camera's
     number of rows."""
-    everything = stored.rows_of(blocks, slots).places()
+    own = stored.rows_of(blocks, slots)
+    everything = own.places()
     geometry = stored.groups["geometry"].lookahead(stored.tables, everything)
     visible = cull(geometry, cameras, renderer, rects=rects)
     counts = HostCopy(visible.counts)
     places = everything.index_select(0, visible.ids)
-    part = SeenPart(blocks, slots, places, stored.marked(places // stored.block_rows))
+    marks = torch.zeros(stored.cache.n_slots, dtype=torch.uint8, device=stored.device)
+    marks.index_fill_(0, places // stored.block_rows, 1)
+    part = SeenPart(blocks, slots, own, places, HostCopy(marks.index_select(0, own.layout[0])))
     return part, visible.mask, lambda: counts.numpy().astype(np.int64)
 
 
@@ -249,23 +268,19 @@ def list_in_slots(
     blocks = seen.blocks
     slots = stored.cache.bring(blocks)
     try:
-        own = stored.rows_of(blocks, slots)
-        places, n = own.places(), own.n_rows
-        rows, keys = stored.values(places), stored.keys(places)
-        masks = to_device(seen.mask.view(np.int32), stored.device)
-        mask = torch.repeat_interleave(masks, own.layout[1], 0, output_size=n)
-        ids = torch.arange(n, dtype=torch.int32, device=stored.device)
-        marks = mark(rows, cameras, ids, mask, renderer)
-        # Of rows that are not seen, the slot behind the last.
-        of_slot = torch.where(marks, places // stored.block_rows, stored.cache.n_slots)
-        part = SeenPart(blocks, slots, places, stored.marked(of_slot))
+        own = stored.rows_of(blocks, slots, seen.mask)
+        listed = own.listed(stored.tables)
+        rows = stored.values(listed.places)
+        marks = mark(rows, cameras, listed.ids, listed.mask, renderer)
+        part = SeenPart(blocks, slots, own, listed.places, HostCopy(own.count(marks)), listed)
     except BaseException:
         stored.cache.release(blocks, changed=False)
         raise
     return Look(
         n_candidates=len(blocks),
-        keys=keys,
-        mask=mask,
+        ids=listed.ids,
+        keys=listed.keys,
+        mask=listed.mask,
         counts=counts,
         rows=rows,
         parts=[part],

@@ -314,8 +314,7 @@ class StoredRows:
         self._steps.begin(rates, later)
         if len(look.used):
             (part,) = look.parts
-            blocks, slots = part.blocks[part.holds], part.slots[part.holds]
-            self._steps.update(blocks, part.places_in, gradients, look.marks, slots=slots)
+            self._steps.update_in_slots(part, gradients, look.marks)
             self.cache.release(look.used, changed=part.holds, step=self.step)
         else:
             self._update_in_turns(look, gradients)
@@ -329,7 +328,7 @@ class StoredRows:
             some = slice(first, first + len(part.places))
             first = some.stop
             own = {name: gradients[name][some] for name in NAMES}
-            self._steps.update(part.blocks[part.holds], part.places_in, own, look.marks)
+            self._steps.update(part.blocks[part.holds], part.places_in, own)
 
     # ------------------------------------------------------------------ all rows
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from gs_train.blocks.boxes import BlockBoxes
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.reach_tables import ReachTables
-from gs_train.blocks.stored_looks import StoredTables
+from gs_train.blocks.slot_rows import ListedRows
+from gs_train.blocks.stored_looks import SeenPart, StoredTables
 from gs_train.renderers import Rows
 
 
@@ -62,30 +63,40 @@ class StoredSteps:
         blocks: Ids,
         places_in: Callable[[NDArray[np.int32], int], Tensor],
         gradients: Rows,
-        marks: Tensor | None = None,
-        *,
-        slots: NDArray[np.int32] | None = None,
     ) -> None:
-        """Take the step of some rows of some blocks, and fit the boxes of these.
+        """Take the step of some rows of some blocks, and fit the boxes of these. The blocks come,
+        and are released.
 
         Args:
             blocks: (n,) that hold the rows, sorted.
             places_in: gives the places of the rows, from the slots of the blocks and the rows of
                 a slot.
             gradients: of the rows, by attribute.
-            marks: (R,) bool, rows that take the step; None: all do.
-            slots: of the blocks, which are in use and stay so; None: they come, and are released.
         """
         if not len(blocks):
             return
         stored = self._stored
-        found = stored.cache.bring(blocks) if slots is None else slots
-        self._update(places_in(found, stored.block_rows), gradients, marks)
-        rows = stored.rows_of(blocks, found)
+        slots = stored.cache.bring(blocks)
+        self._update(places_in(slots, stored.block_rows), gradients)
+        rows = stored.rows_of(blocks, slots)
         self._boxes.fit_in_slots(blocks, rows, stored.tables, self._reaches)
-        if slots is None:
-            stored.cache.release(blocks, step=self._reaches.means.step)
+        stored.cache.release(blocks, step=self._reaches.means.step)
         self._parts.append(blocks)
+
+    def update_in_slots(self, part: SeenPart, gradients: Rows, marks: Tensor | None = None) -> None:
+        """Take the step of the rows of a part whose blocks are in use, and stay so.
+
+        Args:
+            gradients: of the rows, by attribute.
+            marks: (R,) bool, rows that take the step; None: all do.
+        """
+        if not part.holds.any():
+            return
+        self._update(part.places, gradients, marks, part.listed)
+        # Of the others too, which takes the device less time than other numbers would to get there.
+        least = (part.rows, self._stored.tables, self._reaches)
+        self._boxes.fit_in_slots(part.blocks, *least, chosen=part.holds)
+        self._parts.append(part.blocks[part.holds])
 
     def end(self) -> None:
         """End the step."""
@@ -94,11 +105,20 @@ class StoredSteps:
         self.changed = np.concatenate([*self._parts, self.changed[:0]])
         self._is_whole = True
 
-    def _update(self, places: Tensor, gradients: Rows, marks: Tensor | None) -> None:
+    def _update(
+        self,
+        places: Tensor,
+        gradients: Rows,
+        marks: Tensor | None = None,
+        listed: ListedRows | None = None,
+    ) -> None:
         tables, groups = self._stored.tables, self._stored.groups
         # What the first group writes to is a copy: the second one catches up from the same steps.
         last_step = tables["last_step"].view(-1)
-        before = last_step.index_select(0, places)
-        own = torch.arange(len(places), device=places.device)
+        if listed is None:
+            before = last_step.index_select(0, places)
+            own = torch.arange(len(places), device=places.device)
+        else:
+            before, own = listed.last_step, listed.ids
         groups["geometry"].update(tables, places, gradients, before, own, marks)
         groups["appearance"].update(tables, places, gradients, last_step, places, marks)

@@ -105,7 +105,7 @@ class BlockPasses:
         )
         with self._tools.trace.both("update rows"):
             self._rows.in_turns.update(parts, self._settings.rates)
-        self._counts.count(self._batch.seen)
+        self._counts.count(self._batch.seen, len(self._batch.seen.ids))
 
     def close(self) -> None:
         self._census = None

@@ -39,13 +39,10 @@ class BlockCounts:
         self._stats = stats
         self._counted = rows.cache.stats
 
-    def count(self, seen: Seen, marks: Tensor | None = None) -> None:
-        """A batch has ended, which saw these rows, or those of them that are marked."""
-        before, now, n_seen = self._counted, self._rows.cache.stats, len(seen.ids)
-        if marks is None:
-            self._stats.count_rows(seen=n_seen, updated=n_seen)
-        else:
-            self._stats.counts_on(marks.device)[:1] += marks.sum()
+    def count(self, seen: Seen, n_seen: int) -> None:
+        """A batch has ended, which listed these rows, and saw so many of them."""
+        before, now = self._counted, self._rows.cache.stats
+        self._stats.count_rows(seen=n_seen, updated=n_seen)
         self._stats.count(
             seen,
             loaded=(now.loaded - before.loaded) * self._rows.block_rows,
@@ -165,7 +162,7 @@ class BlockPlacement:
         self._look = None
         with self._tools.trace.both("update rows"):
             self._rows.update(look, sums, settings.rates)
-        self._counts.count(self._batch.seen, look.marks)
+        self._counts.count(self._batch.seen, look.n_seen)
 
     def close(self) -> None:
         del self._own, self._places, self._batch

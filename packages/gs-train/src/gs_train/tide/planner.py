@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gs_train.blocks.rows_in_turns import Census
 from gs_train.blocks.stored_rows import Look, StoredRows
@@ -74,7 +75,7 @@ class BlockPlanner:
             return self._in_passes(views)
         self._whole.take_over(look)
         microbatches = [Microbatch(k, Crop(view, view.rect)) for k, view in enumerate(views)]
-        return self._made(self._whole, microbatches, look)
+        return self._made(self._whole, microbatches, look, look.ids, look.marks)
 
     def _in_passes(self, views: Sequence[View]) -> Batch:
         passes, room = self._passes, self._room
@@ -83,7 +84,8 @@ class BlockPlanner:
         microbatches = cut_to_room(views, lambda parts: self._census(parts, room).counts, room)
         census = self._census(microbatches, room)
         passes.take_over(census)
-        return self._made(passes, microbatches, census)
+        ids = torch.arange(len(census.keys), dtype=torch.int32, device=census.keys.device)
+        return self._made(passes, microbatches, census, ids)
 
     def _census(self, microbatches: Sequence[Microbatch], room: BatchRoom) -> Census:
         crops = [microbatch.crop for microbatch in microbatches]
@@ -101,12 +103,12 @@ class BlockPlanner:
         placement: BlockPlacement | BlockPasses,
         microbatches: Sequence[Microbatch],
         found: Look | Census,
+        ids: Tensor,
+        marks: Tensor | None = None,
     ) -> Batch:
         views = [microbatch.crop.view for microbatch in microbatches]
-        ids = torch.arange(len(found.keys), dtype=torch.int32, device=found.keys.device)
         seen = Seen(tuple(microbatches), ids, found.mask, found.counts, cameras_of(views))
         order = self._costs.order(views) if len(views) > 1 else np.zeros(1, np.int64)
-        marks = found.marks if isinstance(found, Look) else None
         return Batch(placement, seen, marks, order, None, len(self._rows))
 
     def lists_all(self, n_views: int, settings: StepSettings) -> bool:
