@@ -105,6 +105,7 @@ OF_PACKAGES: dict[str, Table] = {
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
     "ranks-4gpu-h200": quoted_training,
+    "ranks-unbalanced": quoted_training,
 }
 
 

@@ -34,8 +34,8 @@ def _lines(path: Path) -> Any:
 def test_one_rank_and_two_train_the_same_scene_in_one_call(tmp_path: Path) -> None:
     path = tmp_path / "ranks.json"
     few = ("--share=0.1", "--views=6", "--batch=2", "--presets=best", "--seconds=0.05")
-    more = ("--order=tiles", "--balance=off", "--ranks", "1", "2", "--json", str(path))
-    said = _run("bench_ranks.py", *TINY, *few, *more)
+    more = ("--order=tiles", "--balance=off", "--cut-views=never", "--ranks", "1", "2")
+    said = _run("bench_ranks.py", *TINY, *few, *more, "--json", str(path))
     one, two = _lines(path)
     assert [line["axes"]["ranks"] for line in (one, two)] == [1, 2]
     assert one["facts"]["sent_bytes_an_image"] == 0 == one["facts"]["waited_share"][0]
@@ -44,7 +44,8 @@ def test_one_rank_and_two_train_the_same_scene_in_one_call(tmp_path: Path) -> No
     assert two["facts"]["waited_share_least"] <= two["facts"]["waited_share_worst"]
     for line in (one, two):
         facts, ranks = line["facts"], line["axes"]["ranks"]
-        assert (line["axes"]["order"], line["axes"]["balance"]) == ("tiles", "off")
+        ways = [line["axes"][name] for name in ("order", "balance", "cut_views")]
+        assert ways == ["tiles", "off", "never"]
         assert all(n > 0 for part in ("rows", "sums") for n in facts[f"ranks_{part}_bytes"])
         assert all((n > 0) == (ranks > 1) for n in facts["ranks_exchange_bytes"])
         assert facts["foretold_images_per_second"] > 0

@@ -72,6 +72,9 @@ def arguments() -> argparse.Namespace:
         help="off: views are dealt as if all ranks drew alike",
     )  # fmt: skip
     parser.add_argument(
+        "--cut-views", choices=("auto", "never"), default="auto", help="as gs-train fit's"
+    )
+    parser.add_argument(
         "--forecast", choices=("on", "off"), default="on",
         help="what gs-train plan says, beside each line; takes some seconds for each scene",
     )  # fmt: skip

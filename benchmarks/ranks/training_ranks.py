@@ -80,6 +80,7 @@ class PresetRank:
         renderer: draws.
         world: all ranks.
         balances: ranks that draw faster draw more.
+        cuts_views: views that are left over are cut into crops.
         limits: of rows.
     """
 
@@ -94,13 +95,14 @@ class PresetRank:
         world: World,
         *,
         balances: bool = True,
+        cuts_views: bool = True,
         limits: Limits = UNLIMITED,
     ) -> None:
         self._scene = scene
         self._settings = settings(scene, batch)
         self._engine = make_backend(
             PRESETS[preset], rows, None, renderer=renderer, semantics="dense", mem_limit=0.3,
-            limits=limits, keys=keys, sharing=Sharing(world),
+            limits=limits, keys=keys, sharing=Sharing(world, cuts_views),
         )  # fmt: skip
         if self._engine.together is not None and not balances:
             self._engine.together.planner.drawing_pace = EvenPace()
@@ -325,6 +327,7 @@ class Measuring:
         return PresetRank(
             name, rows, keys, scene, batch, self._renderer, world,
             balances=self._plan["balance"] == "on",
+            cuts_views=self._plan["cut_views"] == "auto",
         )  # fmt: skip
 
     def _axes(self, scene: Scene, batch: int, ranks: int) -> dict[str, Any]:
@@ -333,6 +336,7 @@ class Measuring:
             "gaussians": plan["rows"], "size": plan["size"], "views": plan["views"],
             "overlap": round(scene.overlap, 2), "batch": batch, "ranks": ranks,
             "order": plan["order"], "balance": plan["balance"],
+            "cut_views": plan["cut_views"],
         }  # fmt: skip
 
 
