@@ -86,7 +86,7 @@ def test_a_view_in_one_piece_counts_its_columns() -> None:
     drawn, rects = _drawn()
     assert rects == [_view().rect]
     assert drawn.columns is not None
-    assert int(drawn.columns.sum()) == drawn.n_intersections
+    assert int(drawn.columns.numpy().sum()) == drawn.n_intersections
     assert _drawn(counts_columns=False)[0].columns is None
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gs_train.blocks.host_copies import HostCopy, to_device
+from gs_train.machine.host_copies import HostCopy, to_device
 
 DEVICES = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from street import street_views
@@ -15,10 +16,12 @@ from gs_train.engine.record_drawing import DrawnSplats
 from gs_train.engine.view_costs import LAG, ViewCosts
 from gs_train.engine.view_news import ViewNews
 from gs_train.losses.loss import Crop
+from gs_train.machine.host_copies import HostCopy
 from gs_train.ranks.cuts import cut
 from gs_train.ranks.view_columns import ViewColumns
 from gs_train.renderers.protocol import Rect
 from gs_train.renderers.records import TILE
+from gs_train.world.alone import Alone
 
 VIEW = street_views(width=96, height=64, focal=0.4)[0]
 N_COLUMNS = 96 // TILE
@@ -40,7 +43,7 @@ def _drawn(rect: Rect, how: str) -> DrawnSplats:
         return DrawnSplats(share, gradients, None, None)
     if how == IN_PARTS:
         return DrawnSplats(share, gradients, 100, None)
-    return DrawnSplats(share, gradients, int(columns.sum()), columns)
+    return DrawnSplats(share, gradients, int(columns.sum()), HostCopy(columns))
 
 
 def _known(n_crops: int, how: str, *, has_columns: bool) -> Known:
@@ -99,3 +102,24 @@ def test_what_memory_decides_is_said_and_not_noted(n_crops: int, has_columns: bo
         "parts: results differ by rounding"
     )
     assert _known(n_crops, FOR_MEMORY, has_columns=has_columns) == (None, None, [line])
+
+
+class _Later(HostCopy):
+    """Notes when somebody waits for it."""
+
+    waited = False
+
+    def numpy(self) -> np.ndarray:
+        self.waited = True
+        return super().numpy()
+
+
+def test_columns_are_waited_for_when_they_are_told_and_not_before() -> None:
+    """A rank goes on with its step while its device draws."""
+    news = ViewNews(Alone(torch.device("cpu")), ViewCosts(), ViewColumns(LAG))
+    columns = _Later(torch.tensor(COLUMNS))
+    news.note(0, DrawnSplats(torch.zeros(()), torch.zeros(()), sum(COLUMNS), columns))
+    news.end_batch([Microbatch(0, Crop(VIEW, VIEW.rect), 1)], has_columns=True)
+    assert not columns.waited
+    assert news.words().tolist() == [sum(COLUMNS) + 1, *COLUMNS]
+    assert columns.waited

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from gs_train.blocks.block_planes import MOMENTS
 from gs_train.blocks.box_kernels import write_fits
-from gs_train.blocks.host_copies import HostCopy
 from gs_train.blocks.partition import Floats, Ids
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.sleep_reach import SleepReach
 from gs_train.blocks.slot_rows import SlotRows
 from gs_train.machine.has_triton import has_triton
+from gs_train.machine.host_copies import HostCopy
 
 BOXED = {"means": slice(0, 3), "scales": slice(3, 6)}
 """The attributes that boxes of blocks hold, and their columns of geometry."""

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gs_train.blocks.host_copies import to_device
 from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.machine.host_copies import to_device
 
 _ROOM = 4096
 

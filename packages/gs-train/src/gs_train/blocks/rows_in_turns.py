@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gs_train.blocks.host_copies import to_device
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.stored_looks import StoredTables, seen_in_slots
 from gs_train.blocks.stored_steps import StoredSteps
+from gs_train.machine.host_copies import to_device
 from gs_train.renderers import Renderer, Rows
 from gs_train.renderers.culling import Cameras
 from gs_train.rows.attributes import NAMES

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gs_train.blocks.box_kernels import lay_out
-from gs_train.blocks.host_copies import to_device
 from gs_train.blocks.partition import Ids
 from gs_train.machine.has_triton import has_triton
+from gs_train.machine.host_copies import to_device
 
 
 class ListedRows(NamedTuple):

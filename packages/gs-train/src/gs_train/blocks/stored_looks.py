@@ -16,10 +16,10 @@ from torch import Tensor
 from gs_pinned import BlockCache
 from gs_train.blocks.block_lists import BlocksSeen
 from gs_train.blocks.box_kernels import count_rows
-from gs_train.blocks.host_copies import HostCopy, to_device
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.slot_rows import ListedRows, SlotRows
 from gs_train.blocks.stored_adam import StoredAdam
+from gs_train.machine.host_copies import HostCopy, to_device
 from gs_train.renderers import Renderer
 from gs_train.renderers.culling import Cameras, cull, mark
 from gs_train.rows.attributes import NAMES

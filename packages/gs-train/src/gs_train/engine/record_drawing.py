@@ -16,6 +16,7 @@ from gs_train.engine.room import Densities
 from gs_train.engine.settings import StepSettings
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.losses.loss import Crop
+from gs_train.machine.host_copies import HostCopy
 from gs_train.renderers import TooManyIntersectionsError
 from gs_train.renderers.records import DrawnRecords, RecordRenderer, SplatRecords
 
@@ -27,14 +28,14 @@ class DrawnSplats(NamedTuple):
         share: () of the batch's loss.
         gradients: (S, words) of the records.
         n_intersections: pairs of a splat and a tile; None where memory decided what was drawn.
-        columns: (C,) int64 the same for each column of tiles, on the device; None where it was
-            drawn in parts, or they are not counted.
+        columns: (C,) int64 the same for each column of tiles; None where it was drawn in parts, or
+            they are not counted.
     """
 
     share: Tensor
     gradients: Tensor
     n_intersections: int | None
-    columns: Tensor | None
+    columns: HostCopy | None
 
 
 class RecordDrawing:
@@ -137,6 +138,8 @@ class RecordDrawing:
         room = self._densities.room(view.name, splats.n, known)
         depth = inverse_depth_of(self._settings, view, truth) is not None
         drawn = self._records.draw(splats, view, rect, room=room, depth=depth)
+        # On their way before the drawing has ended, so that nobody waits for them.
+        columns = HostCopy(drawn.column_counts()) if self._counts_columns else None
         seen = truth if is_whole else truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         loss = drawn_loss(
             drawn.image,
@@ -148,7 +151,7 @@ class RecordDrawing:
             out=drawn.for_gradient,
         )
         gradients = self._records.send_back(drawn, loss.of_image, loss.of_alpha, loss.of_depth)
-        return _Attempt(view.name, splats.n, room, drawn, loss.share, gradients)
+        return _Attempt(view.name, splats.n, room, drawn, columns, loss.share, gradients)
 
     def _counted(self, attempt: _Attempt) -> DrawnSplats | None:
         """What has been drawn; None where there was too little room. The next attempt has enough,
@@ -157,8 +160,7 @@ class RecordDrawing:
         self._densities.note(attempt.view, attempt.n_rows, count)
         if count > attempt.room:
             return None
-        columns = attempt.drawn.column_counts() if self._counts_columns else None
-        return DrawnSplats(attempt.share, attempt.gradients, count, columns)
+        return DrawnSplats(attempt.share, attempt.gradients, count, attempt.columns)
 
 
 class _Attempt(NamedTuple):
@@ -168,5 +170,6 @@ class _Attempt(NamedTuple):
     n_rows: int
     room: int
     drawn: DrawnRecords
+    columns: HostCopy | None
     share: Tensor
     gradients: Tensor

@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from gs_train.engine.microbatches import Microbatch
 from gs_train.engine.record_drawing import DrawnSplats
 from gs_train.engine.view_costs import ViewCosts
+from gs_train.machine.host_copies import HostCopy
 from gs_train.ranks.view_columns import ViewColumns
 from gs_train.renderers import View
 from gs_train.renderers.protocol import Rect
@@ -26,6 +26,13 @@ _TIGHT = -1
 """In place of a count where memory decided what was drawn at once."""
 
 
+class _Counts(NamedTuple):
+    """Of what this rank has drawn of a microbatch, see `DrawnSplats`."""
+
+    n_intersections: int | None
+    columns: HostCopy | None
+
+
 @dataclass(frozen=True)
 class _Untold:
     """Counts of a batch that other ranks do not know.
@@ -34,27 +41,29 @@ class _Untold:
         step: of the batch.
         microbatches: of it.
         has_columns: whether counts of columns follow those of microbatches.
-        words: of this rank.
+        drawn: of the microbatches, by number, those that this rank has drawn.
     """
 
     step: int
     microbatches: Sequence[Microbatch]
     has_columns: bool
-    words: Ints
+    drawn: Mapping[int, _Counts]
 
-
-@dataclass
-class _Counted:
-    """What this rank has drawn of a microbatch: ``ready`` is behind the copy to ``columns``."""
-
-    n_intersections: int | None
-    columns: Tensor | None = None
-    ready: torch.cuda.Event | None = None
-
-    @property
-    def word(self) -> int:
-        """Of the message, see `ViewNews`."""
-        return _TIGHT if self.n_intersections is None else self.n_intersections + 1
+    def words(self) -> Ints:
+        """Of this rank, see `ViewNews`. Waits for counts of columns that are not here yet."""
+        counts = np.zeros(len(self.microbatches), np.int64)
+        parts = [counts]
+        for k, microbatch in enumerate(self.microbatches):
+            drawn = self.drawn.get(k)
+            if drawn is not None:
+                count = drawn.n_intersections
+                counts[k] = _TIGHT if count is None else count + 1
+            if self.has_columns:
+                own = np.zeros(len(_columns_of(microbatch.crop.rect)), np.int64)
+                if drawn is not None:
+                    own[:] = _UNKNOWN if drawn.columns is None else drawn.columns.numpy()
+                parts.append(own)
+        return np.concatenate(parts)
 
 
 @dataclass
@@ -81,7 +90,7 @@ class ViewNews:
     world: World
     costs: ViewCosts
     columns: ViewColumns
-    _drawn: dict[int, _Counted] = field(default_factory=dict)
+    _drawn: dict[int, _Counts] = field(default_factory=dict)
     _untold: _Untold | None = None
     _short: set[int] = field(default_factory=set)  # ranks whose memory has not sufficed
     _lines: list[str] = field(default_factory=list)
@@ -92,12 +101,7 @@ class ViewNews:
 
     def note(self, k: int, drawn: DrawnSplats) -> None:
         """This rank has drawn the k-th microbatch of the batch."""
-        counted = self._drawn[k] = _Counted(drawn.n_intersections)
-        if drawn.columns is not None:
-            counted.columns = drawn.columns.to("cpu", non_blocking=True)
-            if drawn.columns.is_cuda:
-                counted.ready = torch.cuda.Event()
-                counted.ready.record()
+        self._drawn[k] = _Counts(drawn.n_intersections, drawn.columns)
 
     def end_batch(self, microbatches: Sequence[Microbatch], *, has_columns: bool) -> None:
         """The batch has been drawn.
@@ -106,27 +110,12 @@ class ViewNews:
             microbatches: in the batch's order, by which `note` numbers them.
             has_columns: columns are counted.
         """
-        counts = np.zeros(len(microbatches), np.int64)
-        parts = [counts]
-        for k, microbatch in enumerate(microbatches):
-            counted = self._drawn.get(k)
-            if counted is not None:
-                counts[k] = counted.word
-            if has_columns:
-                own = np.zeros(len(_columns_of(microbatch.crop.rect)), np.int64)
-                if counted is not None and counted.columns is not None:
-                    if counted.ready is not None:
-                        counted.ready.synchronize()
-                    own[:] = counted.columns.numpy()
-                elif counted is not None:
-                    own[:] = _UNKNOWN
-                parts.append(own)
-        self._drawn.clear()
-        self._untold = _Untold(self.costs.step, microbatches, has_columns, np.concatenate(parts))
+        drawn, self._drawn = self._drawn, {}
+        self._untold = _Untold(self.costs.step, microbatches, has_columns, drawn)
 
     def words(self) -> Ints:
         """See `Aside`: of the last batch, unless they have been told."""
-        return np.zeros(0, np.int64) if self._untold is None else self._untold.words
+        return np.zeros(0, np.int64) if self._untold is None else self._untold.words()
 
     def tell(self) -> None:
         """Tell what is untold in a gather of its own. A collective."""
