@@ -106,13 +106,18 @@ def _of_device(facts: Mapping[str, Any]) -> str:
     return f", {n_bytes / 1e9:.2f} GB of the device" if n_bytes else ""
 
 
+def _of_making(facts: Mapping[str, Any]) -> str:
+    n_bytes = facts.get("making_host_bytes")
+    return f", {n_bytes / 1e9:.2f} GB of host memory at most" if n_bytes else ""
+
+
 def survey(name: str, result: Result) -> list[str]:
     """What each part of a run of a scene larger than memory takes."""
     facts, axes = result.facts, result.lines[0].axes
     exported = facts["exported"].split(" Gaussians")[0].split()[-1]
     said = {
         "writing points": f"{15e-9 * axes['n']:.1f} GB, by the benchmark",
-        "making the store": "`gs-train fit`, before the first step",
+        "making the store": f"`gs-train fit`, before the first step{_of_making(facts)}",
         "training": f"{axes['steps']} steps of {axes['batch_size']} views, "
         f"{facts['store']['bytes_read'] / 1e9:.1f} GB read, "
         f"{facts['store']['bytes_written'] / 1e9:.1f} GB written since the last resume",

@@ -123,6 +123,8 @@ class Survey:
         """Train, and kill the process once a checkpoint of step ``until`` or later is there."""
 
         def is_time(seen: Watched) -> bool:
+            if not any(run.glob("store/snap-*")):
+                self.facts["making_host_bytes"] = seen.peak_host_bytes
             return until is not None and max(seen.saved, default=-1) >= until
 
         command = ["fit", self.capture, "--out", run, *more]
