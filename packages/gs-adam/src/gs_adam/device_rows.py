@@ -213,13 +213,14 @@ class DeviceRows:
             visit = self._visit(param, exp_avg, exp_avg_sq, slots, last_step, ids, None)
             if out is None:
                 shapes = [(visit.n_rows, width) for width in self._widths]
-                out = [torch.empty(n, dtype=torch.float32, device=self._device) for n in shapes]
+                parts = [torch.empty(n, dtype=torch.float32, device=self._device) for n in shapes]
+                out = parts
             else:
                 visit.check_outputs(out, self._widths)
-            parts = [
-                part.detach().reshape(visit.n_rows, width)
-                for part, width in zip(out, self._widths, strict=True)
-            ]
+                parts = [
+                    part.detach().reshape(visit.n_rows, width)
+                    for part, width in zip(out, self._widths, strict=True)
+                ]
             if isinstance(self._rows, RowsOnCpu):
                 self._rows.lookahead(now, visit, parts)
             else:
