@@ -159,7 +159,7 @@ def claim_of_survey(result: Result) -> list[str]:
     return [
         f"{axes['n']:,} Gaussians train [from a drive](docs/drive.md) at "
         f"{number(facts['images_per_second'])} images a second in {device / 1e9:.1f} GB of GPU "
-        f"memory",
+        "memory",
         f"and {host / 1e9:.1f} GB of host memory, and none of the {facts['rows']['seen']:,} that "
         "views see is missed",
         f"({result.machine['gpu']}, {axes['views']} views in batches of {axes['batch_size']}).",

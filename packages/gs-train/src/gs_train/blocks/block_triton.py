@@ -33,10 +33,11 @@ def listed(
 ) -> ListedRows:
     """See `SlotRows`, whose attributes the first three are."""
     n, words = layout.shape[1], layout.shape[0] - 3
+    # Each aligned on its own: Triton compiles again for other alignments.
     places = torch.empty(n_rows, dtype=torch.int64, device=layout.device)
-    whole = torch.empty((3 + words) * n_rows, dtype=torch.int32, device=layout.device)
-    ids, keys, last_step, mask = whole.split([n_rows] * 3 + [words * n_rows])
-    rows = ListedRows(places, ids, keys, last_step, mask.view(n_rows, words))
+    shapes = [(n_rows,)] * 3 + [(n_rows, words)]
+    numbers = [torch.empty(n, dtype=torch.int32, device=layout.device) for n in shapes]
+    rows = ListedRows(places, *numbers)
     with _on(layout):
         list_kernel[(n,)](
             layout, tables["key"], tables["last_step"], n, block_rows, *rows,
