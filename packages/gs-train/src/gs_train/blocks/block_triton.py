@@ -36,7 +36,7 @@ def listed(
     # Each aligned on its own: Triton compiles again for other alignments.
     places = torch.empty(n_rows, dtype=torch.int64, device=layout.device)
     shapes = [(n_rows,)] * 3 + [(n_rows, words)]
-    numbers = [torch.empty(n, dtype=torch.int32, device=layout.device) for n in shapes]
+    numbers = [torch.empty(s, dtype=torch.int32, device=layout.device) for s in shapes]
     rows = ListedRows(places, *numbers)
     with _on(layout):
         list_kernel[(n,)](
