@@ -43,6 +43,7 @@ from gs_train.blocks.stored_rows import StoredRows
 from gs_train.engine.engine import Engine
 from gs_train.options.presets import PRESETS
 from gs_train.renderers import Renderer, RenderOptions, make_renderer
+from gs_train.renderers.tables import Direct
 from gs_train.rows.morton import morton_order
 from gs_train.sizes import parse_bytes
 from gs_train.sizing.drive_rates import DriveRates, measure_drive
@@ -99,6 +100,7 @@ def measure(
             engine.step(
                 [(scene.views[i], photo) for i, photo in zip(now, photos)], chosen,
                 lambda ids, splats: None,
+                direct=Direct(None, row.batch),  # as a run with a fixed number of rows
                 upcoming=[[scene.views[i] for i in after] for after in following],
             )  # fmt: skip
             n += 1

@@ -42,6 +42,7 @@ class Noted:
         drawn: (index, room, intersections) of each rectangle in the order in which it was drawn.
         added: indices of the rectangles whose gradients were added.
         n_skipped: rectangles whose gradients were not.
+        n_observed: rectangles whose splats were given back.
         copied: rectangles that were drawn from copies.
         kept: bytes that might be kept of the memory of views, whenever the rest was given back.
     """
@@ -49,6 +50,7 @@ class Noted:
     drawn: list[tuple[int, int, int]] = field(default_factory=list)
     added: list[int] = field(default_factory=list)
     n_skipped: int = 0
+    n_observed: int = 0
     copied: list[Rect | None] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
 
@@ -151,7 +153,10 @@ class CpuTables:
         if direct is not None and direct.sums is not None:
             assert isinstance(direct.sums, Statistics)
             direct.sums.observe(drawn.rows.ids, drawn.splats, batch_size=direct.batch_size)
-        return None if direct is not None else drawn.splats
+        if direct is not None:
+            return None
+        self.noted.n_observed += 1
+        return drawn.splats
 
     def n_intersections(self, index: int) -> int:
         """See `TableRenderer`."""

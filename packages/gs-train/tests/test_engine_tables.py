@@ -303,15 +303,19 @@ def test_room_is_what_a_view_needed_when_it_was_drawn_last(
 @pytest.mark.parametrize(
     ("preset", "limits"), [("none", Limits(rows=120)), ("best", Limits(rows=120))]
 )
-@pytest.mark.parametrize("absgrad", [False, True])
+@pytest.mark.parametrize(("strategy", "absgrad"), [("adc", False), ("adc", True), ("mcmc", False)])
 @one_threaded
-def test_crops_are_drawn_from_tables(preset: str, limits: Limits, absgrad: bool) -> None:
+def test_crops_are_drawn_from_tables(
+    preset: str, limits: Limits, strategy: str, absgrad: bool
+) -> None:
+    """Density control observes their splats where it wants something of them."""
     renderer = TableCpuRenderer(absgrad=absgrad)
     renderer.tables.most_room = lambda index, times, room: 0 if index % 4 == times == 0 else room
-    noted = _assert_same_bits(renderer, preset, limits)
+    noted = _assert_same_bits(renderer, preset, limits, strategy=strategy)
     assert not noted.copied
     assert len(noted.added) > _n_views()
     assert noted.n_skipped
+    assert (noted.n_observed > 0) == (strategy == "adc")
 
 
 # -- memory that does not suffice, and more than can be counted

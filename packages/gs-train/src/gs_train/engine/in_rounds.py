@@ -143,8 +143,9 @@ class InRounds:
             self._costs,
         )
         if self._on_tables is not None and placement.is_resident:
-            # As on one rank: gradients of crops add up before the norm is taken.
-            direct = run.direct if len(run.order) == len(run.truths) else None
+            direct = run.direct
+            if direct is not None and len(run.order) > len(run.truths) and not direct.takes_crops:
+                direct = None
             return TabledRows(
                 placement, drawing, self._on_tables, direct, sh_degree=settings.sh_degree
             )

@@ -53,9 +53,7 @@ class OneByOne:
             return share
 
         from_tables, direct = None, run.direct
-        if len(microbatches) > n_views:  # some are crops
-            # Gradients of crops add up before the norm is taken, and the order in which views count
-            # must not follow from their room.
+        if direct is not None and len(microbatches) > n_views and not direct.takes_crops:
             direct = None
         if self._tables is not None:
             from_tables = TableDrawing(

@@ -94,7 +94,7 @@ class TabledRows:
         placement: that the batch runs in; it has tables.
         drawing: of the batch.
         records: of the renderer.
-        direct: takes the views, which are whole, if given.
+        direct: takes the microbatches instead of `observe`, if given.
         sh_degree: bands of spherical harmonics in use.
     """
 

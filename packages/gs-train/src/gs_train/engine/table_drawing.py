@@ -58,7 +58,7 @@ class TableDrawing:
         renderer: draws them.
         settings: of the step.
         statistics: told about each microbatch, one later than it is drawn.
-        direct: takes microbatches instead, if given: all are whole views.
+        direct: takes microbatches instead, if given.
         costs: of the views; told about those that are drawn whole.
         densities: of the views; told about each microbatch.
         from_copies: draws microbatches that one pass over the tables does not suffice for.

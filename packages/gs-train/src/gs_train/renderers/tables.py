@@ -63,6 +63,13 @@ class Direct(NamedTuple):
     sums: Sums | None
     batch_size: int
 
+    @property
+    def takes_crops(self) -> bool:
+        """Whether crops may be taken like whole views. Where something is wanted of a view,
+        gradients of its crops add up before their norm is taken, and the order in which views count
+        must not follow from their room."""
+        return self.sums is None
+
 
 class Drawn(Protocol):
     """A rectangle that has been drawn.
