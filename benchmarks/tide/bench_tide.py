@@ -14,6 +14,11 @@ Before samples an epoch has trained all rows that views see, so that their recor
 
     PYTHONPATH=benchmarks:benchmarks/train python benchmarks/tide/bench_tide.py --n 5_000_000
 
+Views that see all of a larger scene, each of its records full:
+
+    ... bench_tide.py --n 75_000_000 --seen 480_000 --views 340 --overlap 0.25 --order tiles \
+        --batch 4 --only none "tide, drive" --slots 0.23 --arena 16GiB
+
 A sample is the rate of a run of ``--seconds``, from an idle device to an idle device. The store is
 made in ``--folder``, with 720 bytes a row. With ``--trace FOLDER`` each line runs on for a moment
 after it was timed, with a trace that ``train/trace_shares.py`` explains.
@@ -135,18 +140,22 @@ def in_blocks(
     store: Path,
     options: argparse.Namespace,
     in_slots: Row | None,
+    *,
+    is_last: bool,
 ) -> None:
     """Measure a line of rows in blocks, on a copy of the store.
 
     Args:
         in_slots: the line with all blocks in slots, if it was measured before.
+        is_last: nobody needs the store after that.
     """
     n_blocks = -(-len(scene.rows["sh0"]) // options.block_rows)
     slots, host = n_blocks, 256
     if row.name != IN_SLOTS:
         slots, host = max(1, int(options.slots * n_blocks)), n_blocks
-    place = store.with_name("copy")
-    shutil.copytree(store, place)
+    place = store if is_last else store.with_name("copy")
+    if not is_last:
+        shutil.copytree(store, place)
     each = options.block_rows * stored_row_bytes(3)
     if row.name == ON_DRIVE:
         used = n_used(scene, renderer, store)
@@ -225,7 +234,8 @@ def lines_of(
             else:
                 store = store or made(scene, Path(folder), batch, options)
                 in_slots = next((one for one in rows if one.name == IN_SLOTS and one.rates), None)
-                in_blocks(scene, renderer, row, store, options, in_slots)
+                is_last = row is rows[-1]
+                in_blocks(scene, renderer, row, store, options, in_slots, is_last=is_last)
             base = statistics.median(rows[0].rates)
             rate = statistics.median(row.rates)
             print(
@@ -255,6 +265,7 @@ def main() -> None:
     parser.add_argument(
         "--listed", type=int, help="as block_engine's most_listed; 0: wait for rows in each step"
     )
+    parser.add_argument("--seen", type=int, help="rows that a view sees, about (a fiftieth)")
     parser.add_argument("--overlap", type=float, default=0.72, help="of neighbours")
     parser.add_argument("--views", type=int, default=128)
     parser.add_argument("--size", type=int, nargs=2, default=(1920, 1080))
@@ -270,7 +281,8 @@ def main() -> None:
     record = Record(options.json, block_rows=options.block_rows)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     renderer = make_renderer("auto", RenderOptions())
-    city = workloads.city(options.n, device=device)
+    share = 0.02 if options.seen is None else options.seen / options.n
+    city = workloads.city(options.n, share=share, device=device)
     city = city.reordered(morton_order(city.means))
     rows = {name: values.cpu() for name, values in workloads.attributes(city).items()}
     scene = make_scene(city, options.overlap, options.views, tuple(options.size), rows)

@@ -15,39 +15,54 @@ _DEPTH = 128  # of the stack of nodes; a tree of 2^62 leaves is less deep
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def kd_leaves(axes, n_leaves):  # type: ignore[no-untyped-def]
-    """(N,) int64 the leaf of each row, of a tree that :func:`cut` cuts into as equal leaves.
+def halve(axes, rows, best, left, start, stop, leaves):  # type: ignore[no-untyped-def]
+    """Cut a node in two, and put the rows of its first side first.
 
     Args:
-        axes: (4, N) float32 finite: means, and the largest log scale; rows in the order of keys.
-        n_leaves: at least 1; 0 without rows.
+        axes: (4, N) float32 finite: means, and the largest log scale. Written to, as are all that
+            follow, for the node's rows alone.
+        rows: (N,) int64 their numbers; in the node, rows are in the order of keys.
+        best, left: (N,) bool, scratch.
+        start, stop: the node's rows.
+        leaves: of the node, at least 2.
+
+    Returns:
+        Where its second side begins, of leaves - leaves // 2 leaves.
     """
-    n = axes.shape[1]
-    leaf_of_row = np.zeros(n, np.int64)
-    rows, own = np.arange(n), axes.copy()  # of node after node
-    best, left = np.empty(n, np.bool_), np.empty(n, np.bool_)
+    middle = start + (stop - start) * (leaves // 2) // leaves
+    is_left = best[start:stop]
+    cut(axes[:, start:stop], middle - start, is_left, left[start:stop])
+    for axis in range(4):
+        _divide(axes[axis, start:stop], is_left)
+    _divide(rows[start:stop], is_left)
+    return middle
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def cut_to_leaves(axes, rows, best, left, offsets, start, stop, first, leaves):  # type: ignore[no-untyped-def]
+    """Cut a node until only leaves are left.
+
+    Args:
+        axes, rows, best, left, start, stop: as for :func:`halve`.
+        offsets: where each leaf of the tree begins; filled for the node's.
+        first: the number of the node's first leaf.
+        leaves: of the node.
+    """
     nodes = np.empty((_DEPTH, 4), np.int64)
-    nodes[0, 0], nodes[0, 1], nodes[0, 2], nodes[0, 3] = 0, n, 0, n_leaves
+    nodes[0, 0], nodes[0, 1], nodes[0, 2], nodes[0, 3] = start, stop, first, leaves
     top = 1
     while top:
         top -= 1
         start, stop, first, leaves = nodes[top]
         if leaves <= 1:
-            leaf_of_row[rows[start:stop]] = first
+            offsets[first] = start
             continue
-        half = leaves // 2
-        middle = start + (stop - start) * half // leaves
-        is_left = best[start:stop]
-        cut(own[:, start:stop], middle - start, is_left, left[start:stop])
-        for axis in range(4):
-            _divide(own[axis, start:stop], is_left)
-        _divide(rows[start:stop], is_left)
+        middle, half = halve(axes, rows, best, left, start, stop, leaves), leaves // 2
         nodes[top, 0], nodes[top, 1], nodes[top, 2], nodes[top, 3] = start, middle, first, half
         top += 1
         nodes[top, 0], nodes[top, 1] = middle, stop
         nodes[top, 2], nodes[top, 3] = first + half, leaves - half
         top += 1
-    return leaf_of_row
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -55,7 +70,7 @@ def cut(axes, n_left, best, left):  # type: ignore[no-untyped-def]
     """Mark the ``n_left`` rows on the first side of the best cut.
 
     Args:
-        axes: as for :func:`kd_leaves`, of the R rows to cut.
+        axes: as for :func:`halve`, of the R rows to cut.
         n_left: below R.
         best: (R,) bool, filled.
         left: (R,) bool, scratch.

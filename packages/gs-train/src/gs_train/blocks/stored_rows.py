@@ -33,6 +33,7 @@ from gs_train.blocks.stored_looks import (
 from gs_train.blocks.stored_state import from_bytes, scene_state, within
 from gs_train.blocks.stored_steps import StoredSteps
 from gs_train.errors import InputError
+from gs_train.machine.usable_cores import usable_cores
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
@@ -146,7 +147,11 @@ class StoredRows:
             OSError, ValueError: see :meth:`gs_pinned.BlockStore.create`.
         """
         partition = kd_partition(
-            rows["means"].numpy(), rows["scales"].numpy(), keys.numpy(), block_rows
+            rows["means"].numpy(),
+            rows["scales"].numpy(),
+            keys.numpy(),
+            block_rows,
+            threads=usable_cores(),
         )
         with NewStore(
             path,
