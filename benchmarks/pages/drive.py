@@ -111,6 +111,20 @@ def _of_making(facts: Mapping[str, Any]) -> str:
     return f", {n_bytes / 1e9:.2f} GB of host memory at most" if n_bytes else ""
 
 
+def _foretold(plan: Mapping[str, Any], real: Mapping[str, Any]) -> str:
+    words = (
+        f" `gs-train plan` foretells {number(plan['images_per_second'])} images/s of steps that "
+        f"the {plan['bound']} bounds ({number(real['images_per_second'])} in the last process)"
+    )
+    if isinstance(real["device_bytes"], str):  # rows are all on the host
+        return f"{words}."
+    device, host = (
+        f"{plan[name] / 1e9:.2f} GB ({real[name] / 1e9:.2f})"
+        for name in ("device_bytes", "host_bytes")
+    )
+    return f"{words}, {device} of the device and {host} of host memory."
+
+
 def survey(name: str, result: Result) -> list[str]:
     """What each part of a run of a scene larger than memory takes."""
     facts, axes = result.facts, result.lines[0].axes
@@ -155,6 +169,8 @@ def survey(name: str, result: Result) -> list[str]:
             f" Of {records['blocks']:,} blocks no view lists {records['unlisted']:,}, and "
             f"{records['changed_unlisted']} of these have another record than before training."
         )
+    if plan := facts.get("plan"):
+        words += _foretold(plan, facts["real"])
     if twin := facts.get("twin"):
         words += (
             f" A run that nobody killed ended with the same bits but for {twin['different']} of "

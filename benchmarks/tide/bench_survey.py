@@ -8,6 +8,7 @@ of its own, as a user starts it:
     gs-train fit --offload tide    from the file of all points; killed as by kill -9, and continued
                                    with --resume, as often as ``--kills`` says: first when the store
                                    has been made
+    gs-train plan                  what it foretells of the same options
     gs-train store check           every record
     store_records.py               records of blocks that no view lists, before and after; see there
     large_store.py                 every row, without the boxes of blocks; see there
@@ -91,6 +92,7 @@ class Survey:
             if not k and not last:
                 self._note_records(started)
         self._note_metrics()
+        self._foretell()
         self._look()
         if options.twin:
             self._compare_twin()
@@ -172,6 +174,23 @@ class Survey:
                  "peak_device_bytes", "peak_device_reserved_bytes", "predicted", "real",
                  )  # fmt: skip
         self.facts |= {name: metrics[name] for name in names} | {"store": store}
+
+    def _foretell(self) -> None:
+        options = self.options
+        given = {
+            "gaussians": options.n, "view-rows": options.seen, "order": "tiles",
+            "batch-size": options.batch_size, "max-side": "off", "renderer": options.renderer,
+            "steps": options.steps, "store": self.folder / "planned",
+            "host-memory": options.host_memory, "tide.arena": options.arena,
+            "tide.slots": options.slots,
+        }  # fmt: skip
+        chosen = [f"--{name}={value}" for name, value in given.items() if value is not None]
+        seen = self._command("plan", ["plan", self.capture, "--json", *chosen])
+        lines = [line for _, line in seen.lines]
+        planned = json.loads("\n".join(lines[lines.index("{") :]))["tide"]
+        names = ("images_per_second", "bound", "device_bytes", "host_bytes", "pinned_bytes",
+                 "bytes_read", "bytes_written", "blocks")  # fmt: skip
+        self.facts["plan"] = {name: planned[name] for name in names}
 
     def _look(self) -> None:
         seen = self._command("store check", ["store", "check", self.run])
