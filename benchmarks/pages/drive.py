@@ -112,9 +112,11 @@ def _of_making(facts: Mapping[str, Any]) -> str:
 
 
 def _foretold(plan: Mapping[str, Any], real: Mapping[str, Any]) -> str:
+    rate = real["images_per_second"]
+    beside = "" if isinstance(rate, str) else f" ({number(rate)} in the last process)"
     words = (
         f" `gs-train plan` foretells {number(plan['images_per_second'])} images/s of steps that "
-        f"the {plan['bound']} bounds ({number(real['images_per_second'])} in the last process)"
+        f"the {plan['bound']} bounds{beside}"
     )
     if isinstance(real["device_bytes"], str):  # rows are all on the host
         return f"{words}."
