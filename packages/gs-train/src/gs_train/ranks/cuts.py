@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
+from numba import njit
 
 from gs_train.losses.loss import Crop
 from gs_train.losses.ssim import HALO
@@ -105,43 +106,50 @@ def cut(core: Rect, n: int, columns: np.ndarray | None) -> list[Rect]:
         raise ValueError(f"columns must be of {end} columns of tiles at least, got {len(columns)}")
     known = np.zeros(end, np.int64) if columns is None else columns
     # One more for each: where nothing shows, crops are of one width.
-    costs = [int(count) + 1 for count in known[first:end]]
-    middles = [TILE * column + TILE // 2 for column in range(first, end)]
+    ends = np.zeros(end - first + 1, np.int64)
+    np.cumsum(known[first:end] + 1, out=ends[1:])
+    middles = TILE * np.arange(first, end) + TILE // 2
     least = TILE // 2
-    usable = [k for k, x in enumerate(middles) if core.x0 + least <= x <= core.x1 - least]
-    n = min(n, len(usable) + 1)
-    cuts = _balanced(costs, usable, n)
-    edges = [core.x0, *(middles[k] for k in cuts), core.x1]
+    usable = np.flatnonzero((core.x0 + least <= middles) & (middles <= core.x1 - least))
+    cuts = _balanced(ends, usable, min(n, len(usable) + 1))
+    edges = [core.x0, *middles[cuts].tolist(), core.x1]
     return [Rect(x0, core.y0, x1, core.y1) for x0, x1 in itertools.pairwise(edges)]
 
 
-def _balanced(costs: Sequence[int], usable: Sequence[int], n: int) -> list[int]:
+@njit(cache=True, nogil=True)
+def _balanced(ends, usable, n):  # type: ignore[no-untyped-def]
     """Columns to cut n parts in, so that the costliest part is as cheap as can be. Both parts at a
-    cut have its column."""
-    low, high = 0, sum(costs)  # no limit below `low` suffices, and `high` does
+    cut have its column.
+
+    Args:
+        ends: (C + 1,) int64, costs of the columns before each.
+        usable: (K,) int64 columns that may be cut, ascending; n - 1 at least.
+        n: parts.
+    """
+    cuts = np.empty(n - 1, np.int64)
+    low, high = np.int64(0), ends[-1]  # no limit below `low` suffices, and `high` does
     while low < high:
         limit = (low + high) // 2
-        if _within(limit, costs, usable, n) is None:
-            low = limit + 1
-        else:
+        if _within(limit, ends, usable, cuts):
             high = limit
-    found = _within(high, costs, usable, n)
-    assert found is not None
-    return found
+        else:
+            low = limit + 1
+    _within(high, ends, usable, cuts)
+    return cuts
 
 
-def _within(limit: int, costs: Sequence[int], usable: Sequence[int], n: int) -> list[int] | None:
-    """The rightmost cuts whose parts cost at most a limit each; None: there are none."""
-    ends = np.concatenate([[0], np.cumsum(costs)])
-    cuts: list[int] = []
-    start, free = 0, list(usable)
-    for part in range(n - 1):
-        n_following = n - 2 - part  # cuts that must find a place behind this one
-        allowed = free[: len(free) - n_following]
-        fitting = [k for k in allowed if ends[k + 1] - ends[start] <= limit]
-        if not fitting:
-            return None
-        start = fitting[-1]
-        cuts.append(start)
-        free = free[free.index(start) + 1 :]
-    return cuts if ends[-1] - ends[start] <= limit else None
+@njit(cache=True, nogil=True)
+def _within(limit, ends, usable, cuts):  # type: ignore[no-untyped-def]
+    """Fill in the rightmost cuts whose parts cost at most a limit each. Returns whether there are
+    some."""
+    start, free = 0, 0  # the column that the part begins in, and the first cut that is left
+    for part in range(len(cuts)):
+        n_following = len(cuts) - 1 - part  # cuts that must find a place behind this one
+        k = free
+        while k < len(usable) - n_following and ends[usable[k] + 1] - ends[start] <= limit:
+            k += 1
+        if k == free:
+            return False
+        start, free = usable[k - 1], k
+        cuts[part] = start
+    return ends[-1] - ends[start] <= limit
