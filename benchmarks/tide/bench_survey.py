@@ -8,7 +8,7 @@ of its own, as a user starts it:
     gs-train fit --offload tide    from the file of all points; killed as by kill -9, and continued
                                    with --resume, as often as ``--kills`` says: first when the store
                                    has been made
-    gs-train plan                  what it foretells of the same options
+    gs-train plan                  what it foretells of the same scene, order and memory
     gs-train store check           every record
     store_records.py               records of blocks that no view lists, before and after; see there
     large_store.py                 every row, without the boxes of blocks; see there
@@ -125,7 +125,7 @@ class Survey:
         """Train, and kill the process once a checkpoint of step ``until`` or later is there."""
 
         def is_time(seen: Watched) -> bool:
-            if not any(run.glob("store/snap-*")):
+            if run == self.run and not any(run.glob("store/snap-*")):
                 self.facts["making_host_bytes"] = seen.peak_host_bytes
             return until is not None and max(seen.saved, default=-1) >= until
 

@@ -143,7 +143,7 @@ def in_blocks(
     *,
     is_last: bool,
 ) -> None:
-    """Measure a line of rows in blocks, on a copy of the store.
+    """Measure a line of rows in blocks, on a copy of the store; the last line on the store itself.
 
     Args:
         in_slots: the line with all blocks in slots, if it was measured before.

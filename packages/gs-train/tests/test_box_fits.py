@@ -270,7 +270,8 @@ def test_the_kernel_lists_the_rows(words: int) -> None:
     rows = SlotRows(*slots_and_counts(2), BLOCK_ROWS, torch.device("cpu"), masks)
 
     def lists(rows: SlotRows, tables: dict[str, Tensor]) -> ListedRows:
-        return block_triton.listed(rows.layout, rows.n_rows, rows.block_rows, tables)
+        found = block_triton.listed(rows.layout, rows.n_rows, rows.block_rows, tables)
+        return ListedRows(*found)
 
     check_lists(rows, "cpu", lists)
 

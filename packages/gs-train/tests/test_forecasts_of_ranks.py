@@ -29,6 +29,7 @@ from gs_train.scene.scene import Scene
 from gs_train.sizes import format_bytes
 from gs_train.sizing.census import measure_workload
 from gs_train.sizing.forecasts import forecast_of, need, predict
+from gs_train.sizing.forecasts.of_ranks import launching_s
 from gs_train.sizing.workload import Workload
 
 N = 20_000
@@ -147,10 +148,16 @@ def test_a_rank_draws_half_the_views_and_updates_half_the_rows() -> None:
 
 def test_no_batch_is_shorter_than_it_takes_to_launch() -> None:
     quick = replace(RATES, batch_view_s=1e-5, batch_row_s=1e-11, between_gpus=200e9)
-    for n_ranks, drawn, cutting_s in ((2, 2, 0.0), (4, 1, 0.0), (3, 2, 4.2e-3)):
-        speed = predict(PRESETS["none"], WORK.share(n_ranks), quick)
-        launching_s = 1.8e-3 + 4 * 0.36e-3 + drawn * 1.1e-3 + cutting_s
-        assert speed.images_per_second == pytest.approx(4 / launching_s)
+    quicker = replace(RATES, batch_view_s=1e-6, batch_row_s=1e-12, between_gpus=200e9)
+    rates = {}
+    for n_ranks in (2, 3, 4):
+        work = WORK.share(n_ranks)
+        rates[n_ranks], other = (
+            predict(PRESETS["none"], work, by).images_per_second for by in (quick, quicker)
+        )
+        assert rates[n_ranks] == other == pytest.approx(4 / launching_s(work))
+    # Three ranks cut one of four views, and launch as many drawings as two.
+    assert rates[3] < rates[2] < rates[4]
     assert predict(PRESETS["none"], WORK, quick).images_per_second > 1000
 
 

@@ -377,6 +377,17 @@ def test_batches_that_list_all_rows_leave_the_same_bits(
     assert_same(in_order(on_threads(2, case)), expected)
 
 
+@pytest.mark.parametrize("strategy", ["adc", "mcmc"])
+@one_threaded
+def test_views_that_are_cut_refine_rows_in_tables_as_copies(strategy: str) -> None:
+    """Density control observes crops whose gradients it sums, and no others."""
+    options = _refined(strategy, 3)
+    case = Case("none", 3, n_steps=9, first=1, drawn_by="tables", options=options)
+    ours = in_order(on_threads(2, case))
+    assert any(ours.changes)
+    assert_same(ours, in_order(on_threads(2, replace(case, drawn_by="cpu"))))
+
+
 def _refused(*_: object, **__: object) -> None:
     raise AssertionError("nothing need be looked for")
 

@@ -13,7 +13,6 @@ from gs_train.blocks.block_kernels import count_kernel, fit_kernel, list_kernel,
 from gs_train.blocks.block_planes import MOMENTS
 from gs_train.blocks.reach_tables import ReachTables
 from gs_train.blocks.sleep_reach import LAST_STEP
-from gs_train.blocks.slot_rows import ListedRows
 from gs_train.rows.attributes import GEOMETRY_WIDTH
 
 _PLACES, _FITS = 1024, 64
@@ -30,14 +29,15 @@ def places(layout: Tensor, n_rows: int, block_rows: int) -> Tensor:
 
 def listed(
     layout: Tensor, n_rows: int, block_rows: int, tables: Mapping[str, Tensor]
-) -> ListedRows:
-    """See `SlotRows`, whose attributes the first three are."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The fields of `ListedRows`; see `SlotRows`, whose attributes the first three are."""
     n, words = layout.shape[1], layout.shape[0] - 3
     # Each aligned on its own: Triton compiles again for other alignments.
-    places = torch.empty(n_rows, dtype=torch.int64, device=layout.device)
-    shapes = [(n_rows,)] * 3 + [(n_rows, words)]
-    numbers = [torch.empty(s, dtype=torch.int32, device=layout.device) for s in shapes]
-    rows = ListedRows(places, *numbers)
+    device = layout.device
+    places = torch.empty(n_rows, dtype=torch.int64, device=device)
+    ids, keys, last_step = (torch.empty(n_rows, dtype=torch.int32, device=device) for _ in range(3))
+    mask = torch.empty((n_rows, words), dtype=torch.int32, device=device)
+    rows = places, ids, keys, last_step, mask
     with _on(layout):
         list_kernel[(n,)](
             layout, tables["key"], tables["last_step"], n, block_rows, *rows,

@@ -104,7 +104,7 @@ class BoxFit:
     Args:
         blocks: (n,) numbers.
         least: (m, 9), see `least_by_block`.
-        chosen: (m,) n of them, which are those of the blocks; None: all are.
+        chosen: (m,) bool, the rows of ``least`` that are of ``blocks``, in their order; None: all.
     """
 
     def __init__(self, blocks: Ids, least: Tensor, chosen: NDArray[np.bool_] | None = None) -> None:

@@ -19,8 +19,8 @@ def halve(axes, rows, best, left, start, stop, leaves):  # type: ignore[no-untyp
     """Cut a node in two, and put the rows of its first side first.
 
     Args:
-        axes: (4, N) float32 finite: means, and the largest log scale. Written to, as are all that
-            follow, for the node's rows alone.
+        axes: (4, N) float32 finite: means, and the largest log scale. All arrays are written to,
+            for the node's rows alone.
         rows: (N,) int64 their numbers; in the node, rows are in the order of keys.
         best, left: (N,) bool, scratch.
         start, stop: the node's rows.

@@ -11,9 +11,6 @@ from numpy.typing import NDArray
 
 from gs_train.blocks.kd_cuts import cut_to_leaves, halve
 
-_ALONE = 1 << 17
-"""Rows of a node that one thread cuts to leaves."""
-
 
 class _Node(NamedTuple):
     """Rows ``start`` to ``stop`` of the tree, and its ``leaves`` from ``first`` on."""
@@ -24,17 +21,18 @@ class _Node(NamedTuple):
     leaves: int
 
 
-def kd_tree(
-    axes: NDArray[np.float32], n_leaves: int, threads: int
+def sort_into_leaves(
+    axes: NDArray[np.float32], n_leaves: int, threads: int, *, alone: int = 1 << 17
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows leaf after leaf, of leaves as equal as can be. See
+    """Sort rows leaf after leaf, into leaves as equal as can be. See
     :func:`gs_train.blocks.partition.kd_partition`.
 
     Args:
         axes: (4, N) float32 finite: means, and the largest log scale; rows in the order of keys.
-            Rows end in the order that is returned.
+            They are sorted in place.
         n_leaves: at least 1; 0 without rows.
         threads: that cut nodes; no result depends on them.
+        alone: rows of a node that one thread cuts to leaves.
 
     Returns:
         (N,) the row at each place; in a leaf they keep their order. And (n_leaves + 1,) the places
@@ -47,7 +45,7 @@ def kd_tree(
     def cut(node: _Node) -> tuple[_Node, ...]:
         """What is left to be cut."""
         start, stop, first, leaves = node
-        if leaves <= 1 or stop - start <= _ALONE:
+        if leaves <= 1 or stop - start <= alone:
             cut_to_leaves(*arrays, offsets, *node)
             return ()
         middle, half = halve(*arrays, start, stop, leaves), leaves // 2

@@ -92,7 +92,7 @@ class SlotRows:
         if self._has_kernels:
             from gs_train.blocks.block_triton import listed
 
-            return listed(self.layout, self.n_rows, self.block_rows, tables)
+            return ListedRows(*listed(self.layout, self.n_rows, self.block_rows, tables))
         places, n = self.places(), self.n_rows
         masks = self.layout[3:].t().int()
         return ListedRows(

@@ -36,24 +36,24 @@ class SeenPart:
     Attributes:
         blocks: (n,) sorted.
         slots: (n,) int32 of these, when they were looked at.
-        rows: all of the blocks, then.
-        places: (R,) int64 of the rows seen, in the tables then; block after block.
-        n_seen: (n,) of each block: 0 where no row is seen; where the look has marks, how many rows
-            are.
-        listed: all rows of the blocks, where the look has marks; None: places are of those seen.
+        rows: all rows of the blocks in these slots.
+        places: (R,) int64 in the tables then, block after block: of the rows that are seen; of all
+            rows where they are listed.
+        seen_by_block: (n,) int32, how many rows of each block are seen.
+        listed: all rows of the blocks; None: those that are not seen are left out.
     """
 
     blocks: Ids
     slots: NDArray[np.int32]
     rows: SlotRows
     places: Tensor
-    n_seen: HostCopy
+    seen_by_block: HostCopy
     listed: ListedRows | None = None
 
     @functools.cached_property
     def holds(self) -> NDArray[np.bool_]:
         """(n,) which of the blocks hold rows that are seen."""
-        some: NDArray[np.bool_] = self.n_seen.numpy() != 0
+        some: NDArray[np.bool_] = self.seen_by_block.numpy() != 0
         return some
 
     def places_in(self, slots: NDArray[np.int32], block_rows: int) -> Tensor:
@@ -102,7 +102,7 @@ class Look:
         """How many rows some view sees. Waits for the device where the look has marks."""
         if self.marks is None:
             return len(self.keys)
-        return sum(int(part.n_seen.numpy().sum()) for part in self.parts)
+        return sum(int(part.seen_by_block.numpy().sum()) for part in self.parts)
 
 
 class StoredTables:
@@ -243,9 +243,9 @@ def seen_in_slots(
     visible = cull(geometry, cameras, renderer, rects=rects)
     counts = HostCopy(visible.counts)
     places = everything.index_select(0, visible.ids)
-    marks = torch.zeros(stored.cache.n_slots, dtype=torch.uint8, device=stored.device)
-    marks.index_fill_(0, places // stored.block_rows, 1)
-    part = SeenPart(blocks, slots, own, places, HostCopy(marks.index_select(0, own.layout[0])))
+    by_slot = torch.zeros(stored.cache.n_slots, dtype=torch.int32, device=stored.device)
+    by_slot.index_add_(0, places // stored.block_rows, by_slot.new_ones(1).expand(len(places)))
+    part = SeenPart(blocks, slots, own, places, HostCopy(by_slot.index_select(0, own.layout[0])))
     return part, visible.mask, lambda: counts.numpy().astype(np.int64)
 
 

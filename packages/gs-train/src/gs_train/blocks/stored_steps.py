@@ -93,7 +93,8 @@ class StoredSteps:
         if not part.holds.any():
             return
         self._update(part.places, gradients, marks, part.listed)
-        # Of the others too, which takes the device less time than other numbers would to get there.
+        # All blocks of the part are fitted: those without a row that is seen take a device less
+        # time than the numbers of the chosen ones would take to get there.
         least = (part.rows, self._stored.tables, self._reaches)
         self._boxes.fit_in_slots(part.blocks, *least, chosen=part.holds)
         self._parts.append(part.blocks[part.holds])

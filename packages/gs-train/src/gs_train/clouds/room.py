@@ -30,12 +30,15 @@ neighbours are more than it has itself."""
 
 _LEAST_PIECE, _MOST_PIECE = 1 << 10, 1 << 20
 
+_MOST_MEMORY = 12 << 30
+"""Bytes that are planned with: with more, regions of a billion points would only be larger."""
+
 
 class CloudRoom:
     """Memory of one start from a cloud.
 
     Args:
-        memory: bytes.
+        memory: bytes. Regions where points crowd may take all of it, others `_MOST_MEMORY` at most.
         row_bytes: of a row of a region that is worked on.
         read_bytes: of a row of a piece that is read and dealt.
 
@@ -50,7 +53,8 @@ class CloudRoom:
         self._memory = memory
         self._row_bytes, self._read_bytes = row_bytes, read_bytes
         self.threads = usable_cores()
-        fitting = memory // (2 * self.threads * self._read_bytes)
+        self._planned = min(memory, _MOST_MEMORY)
+        fitting = self._planned // (2 * self.threads * self._read_bytes)
         self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
         self._region_rows = 0
 
@@ -60,7 +64,7 @@ class CloudRoom:
         Raises:
             InputError: memory is too small for so many points.
         """
-        for_regions = self._memory - math.ceil(_ALL_BYTES * n_points)
+        for_regions = self._planned - math.ceil(_ALL_BYTES * n_points)
         least = -(-n_points // _MOST_REGIONS)
         threads = min(self.threads, for_regions // (least * self._row_bytes))
         if threads < 1:

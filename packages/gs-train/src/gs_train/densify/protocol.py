@@ -88,10 +88,10 @@ class Densifier(Protocol):
 
 
 class DirectDensifier(Densifier, Protocol):
-    """A densifier whose sums renderers may add whole views to, instead of calling `observe`."""
+    """A densifier that takes views from renderers, see `Direct`, instead of calls of `observe`."""
 
     def direct(self, batch_size: int) -> Direct:
-        """Where the views of a batch go that are drawn whole, from tables.
+        """Where the views of a batch go that are drawn from tables; see `Direct`.
 
         Args:
             batch_size: views that the loss is the mean of.

@@ -138,7 +138,7 @@ class RecordDrawing:
         room = self._densities.room(view.name, splats.n, known)
         depth = inverse_depth_of(self._settings, view, truth) is not None
         drawn = self._records.draw(splats, view, rect, room=room, depth=depth)
-        # On their way before the drawing has ended, so that nobody waits for them.
+        # Copied before the backward pass, so that the counts are there when the drawing ends.
         columns = HostCopy(drawn.column_counts()) if self._counts_columns else None
         seen = truth if is_whole else truth[rect.y0 : rect.y1, rect.x0 : rect.x1]
         loss = drawn_loss(

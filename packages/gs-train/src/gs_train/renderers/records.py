@@ -140,7 +140,8 @@ class DrawnRecords(Protocol):
     def n_intersections(self) -> int: ...
 
     def column_counts(self) -> Tensor:
-        """(C,) int64 intersections of each column of tiles, on the device. Does not synchronise."""
+        """(C,) int64 intersections of each column of tiles, on the device and in memory of its own.
+        Does not synchronise."""
         ...
 
 

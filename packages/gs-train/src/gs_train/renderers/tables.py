@@ -53,7 +53,8 @@ class Sums(Protocol):
 
 
 class Direct(NamedTuple):
-    """How density control takes whole views where a renderer adds to its sums by itself.
+    """How density control takes views where a renderer adds to its sums by itself: whole ones, and
+    crops where `takes_crops`.
 
     Attributes:
         sums: added to; None: nothing is wanted of views.
@@ -142,7 +143,7 @@ class TableRenderer(Protocol):
 
         Args:
             gradient: (h, w, 3) of the loss by the image.
-            direct: what the view, which is drawn whole, is added to, too.
+            direct: takes the rectangle, which is a whole view where there are sums.
             of_alpha: (h, w) of the loss by alpha; None for 0.
             of_depth: (h, w) of the loss by the sum of depths; None for 0.
 

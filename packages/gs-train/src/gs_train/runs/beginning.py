@@ -32,9 +32,8 @@ from gs_train.tide.model import StoredModel
 from gs_train.tide.store_use import StoreUse
 from gs_train.world import World
 
-_LEAST_FOR_CLOUD, _MOST_FOR_CLOUD = 64 << 20, 12 << 30
-"""Bytes of memory for the points of a cloud, of which a store is made: with more, regions of a
-billion points would only be larger."""
+_LEAST_FOR_CLOUD = 64 << 20
+"""Bytes of memory for the points of a cloud, of which a store is made."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +122,7 @@ def _new_store(start: RunStart, choice: Choice, folder: RunFolder, *, has_rows: 
     if has_rows:
         return store
     memory = max(_LEAST_FOR_CLOUD, choice.blocks.places * choice.blocks.block_bytes)
-    return replace(store, cloud=start.into_store(min(memory, _MOST_FOR_CLOUD)))
+    return replace(store, cloud=start.into_store(memory))
 
 
 def stored_trainer(begin: Beginning, scene: Scene, folder: RunFolder, stop: StopRequest) -> Trainer:

@@ -27,12 +27,12 @@ _PROJECTED = 80  # bytes of a row's splat for autograd
 _CALL_S = 25e-6  # of a collective of a few bytes between GPUs; measured
 _CALLS = 3  # of a round: records, keys, gradients
 
-# Of the thread that launches a rank's work, at most: by batches of 1 to 64 views on two H200
-# with 16 cores each.
+# Of the thread that launches a rank's work, upper bounds: two H200 with 16 cores each took so long
+# for batches of 1 to 64 views, most of which the device bounded.
 _LAUNCHING_S = 1.8e-3  # a batch
 _LAUNCHING_OWN_S = 0.36e-3  # a view of the batch, into which the rank projects its rows
 _LAUNCHING_DRAWN_S = 1.1e-3  # a view that the rank draws
-_CUTTING_S = 4.2e-3  # a batch that cuts views, and waits for what nothing runs beside
+_CUTTING_S = 4.2e-3  # besides, a batch that cuts views; views are supposed to be cut where they can
 
 
 def rounds_of(work: Workload) -> int:
