@@ -54,12 +54,8 @@ def sort_into_leaves(
             _Node(middle, stop, first + half, leaves - half),
         )
 
-    whole = _Node(0, n, 0, n_leaves)
-    if threads == 1:
-        cut_to_leaves(*arrays, offsets, *whole)
-        return rows, offsets
     with ThreadPoolExecutor(threads) as pool:
-        at_work: set[Future[tuple[_Node, ...]]] = {pool.submit(cut, whole)}
+        at_work: set[Future[tuple[_Node, ...]]] = {pool.submit(cut, _Node(0, n, 0, n_leaves))}
         while at_work:
             done, at_work = wait(at_work, return_when=FIRST_COMPLETED)
             at_work |= {pool.submit(cut, node) for one in done for node in one.result()}

@@ -125,8 +125,8 @@ class Engine:
             batch: views on the model's device with their photographs there.
             settings: rates and weights of this step.
             observe: told about each view.
-            direct: if given, takes views that are drawn from tables instead; crops only where
-                `Direct.takes_crops`.
+            direct: if given, takes views that are drawn from tables instead, see
+                `gs_train.renderers.tables.direct_for`.
             upcoming: views of the batches that follow, as far as known; two of them are enough. A
                 hint that changes no result.
             meanwhile: called once the views are enqueued, before the host waits for the device.

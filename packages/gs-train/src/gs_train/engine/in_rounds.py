@@ -31,6 +31,7 @@ from gs_train.renderers.records import (
     SplatRecords,
     TableRecordRenderer,
 )
+from gs_train.renderers.tables import direct_for
 from gs_train.rows.operations import Model
 from gs_train.world.protocol import World
 
@@ -143,9 +144,7 @@ class InRounds:
             self._costs,
         )
         if self._on_tables is not None and placement.is_resident:
-            direct = run.direct
-            if direct is not None and len(run.order) > len(run.truths) and not direct.takes_crops:
-                direct = None
+            direct = direct_for(run.direct, has_crops=len(run.order) > len(run.truths))
             return TabledRows(
                 placement, drawing, self._on_tables, direct, sh_degree=settings.sh_degree
             )

@@ -16,7 +16,7 @@ from gs_train.engine.table_drawing import TableDrawing
 from gs_train.engine.trace import Trace
 from gs_train.engine.view_costs import ViewCosts
 from gs_train.renderers import Renderer
-from gs_train.renderers.tables import TableRenderer
+from gs_train.renderers.tables import TableRenderer, direct_for
 from gs_train.rows.operations import Model
 
 
@@ -52,15 +52,13 @@ class OneByOne:
             placement.give(k, taken)
             return share
 
-        from_tables, direct = None, run.direct
-        if direct is not None and len(microbatches) > n_views and not direct.takes_crops:
-            direct = None
+        from_tables = None
         if self._tables is not None:
             from_tables = TableDrawing(
                 self._tables,
                 run.settings,
                 drawing.statistics,
-                direct,
+                direct_for(run.direct, has_crops=len(microbatches) > n_views),
                 self._costs,
                 self._densities,
                 from_copies,

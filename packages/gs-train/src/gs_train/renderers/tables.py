@@ -53,23 +53,29 @@ class Sums(Protocol):
 
 
 class Direct(NamedTuple):
-    """How density control takes views where a renderer adds to its sums by itself: whole ones, and
-    crops where `takes_crops`.
+    """How density control takes views where a renderer adds to its sums by itself.
 
     Attributes:
-        sums: added to; None: nothing is wanted of views.
+        sums: added to, by views that are drawn whole; None: nothing is wanted of views.
         batch_size: views that the loss is the mean of, to undo that division.
     """
 
     sums: Sums | None
     batch_size: int
 
-    @property
-    def takes_crops(self) -> bool:
-        """Whether crops may be taken like whole views. Where something is wanted of a view,
-        gradients of its crops add up before their norm is taken, and the order in which views count
-        must not follow from their room."""
-        return self.sums is None
+
+def direct_for(direct: Direct | None, *, has_crops: bool) -> Direct | None:
+    """What takes the views of a batch; None: they are observed.
+
+    Gradients of crops add up before their norm is taken, and the order in which views count must
+    not follow from their room. In a batch with crops ``direct`` therefore takes views only where
+    nothing is wanted of them.
+
+    Args:
+        has_crops: whether some views of the batch are drawn in crops.
+    """
+    wants = direct is not None and direct.sums is not None
+    return None if has_crops and wants else direct
 
 
 class Drawn(Protocol):
