@@ -9,8 +9,10 @@ those that views list (``tide, drive``). Everything in one process and one call;
 ``none``.
 
 The last line has a bound of its own: ``tide, slots``, or the bytes that it read and wrote at the
-rates of the drive, whichever is slower. These rates are measured before, with records as large.
-Before samples an epoch has trained all rows that views see, so that their records are full.
+rates of the drive, whichever is slower. These rates are measured before and after, with records as
+large, and the means count. Before samples an epoch has trained all rows that views see, so that
+their records are full. Each sample of the last line is an epoch at least: what it moves differs
+from part to part of an epoch.
 
     PYTHONPATH=benchmarks:benchmarks/train python benchmarks/tide/bench_tide.py --n 5_000_000
 
@@ -64,6 +66,8 @@ LINES = ("none", "best", IN_SLOTS, IN_HOST, ON_DRIVE)
 
 MOVED = ("bytes_read", "bytes_written")
 
+DRIVE_SECONDS = 2.0  # of writing, and of reading; a burst lasts less
+
 
 @dataclass
 class Row:
@@ -93,7 +97,7 @@ def measure(
     else:
         del known  # which would keep all batches
 
-    def run(seconds: float, least: int = 3) -> float:
+    def run(seconds: float, least: int) -> float:
         engine.finish()
         if device.type == "cuda":
             torch.cuda.synchronize()
@@ -115,10 +119,11 @@ def measure(
         return n * row.batch / (time.perf_counter() - started)
 
     epoch = -(-len(scene.views) // row.batch)  # after which every block has come once
+    least = epoch if row.name == ON_DRIVE else 3
     run(options.warm_up, epoch + 3)
     before, started = engine.model.traffic(), time.perf_counter()
     n_images = engine.stats.batches * row.batch
-    row.rates = [run(options.seconds) for _ in range(options.samples)]
+    row.rates = [run(options.seconds, least) for _ in range(options.samples)]
     n_images = engine.stats.batches * row.batch - n_images
     seconds, after = time.perf_counter() - started, engine.model.traffic()
     if after:
@@ -127,7 +132,7 @@ def measure(
     if options.trace is not None:
         path = options.trace / f"{row.name.replace(', ', '-')}-{row.batch}.json"
         engine.trace.start(path)
-        run(options.seconds / 4)
+        run(options.seconds / 4, 3)
         engine.trace.write()
         busy = trace_shares.shares(trace_shares.read(path))
         row.facts |= {f"busy {track}": share for track, share in busy.items()}
@@ -164,14 +169,15 @@ def in_blocks(
         host = max(2, used // 10 if arena is None else arena // each)
         row.facts["used"] = used
     try:
-        drive = measure_drive(store.parent, each) if row.name == ON_DRIVE else None
+        drives = [rates_of_drive(store.parent, each)] if row.name == ON_DRIVE else []
         with StoredRows.open(place, slots=slots, host_blocks=host, device=renderer.device) as rows:
             engine = block_engine(rows, renderer, most_listed=options.listed)
             measure(engine, renderer, row, scene, options)
             row.facts |= vars(rows.cache.stats)
         row.facts |= {"slots": slots, "places": host, "blocks": n_blocks}
-        if drive is not None:
-            note_bound(row, drive, in_slots)
+        if drives:
+            drives.append(rates_of_drive(store.parent, each))
+            note_bound(row, drives, in_slots)
     finally:
         shutil.rmtree(place)
 
@@ -182,14 +188,20 @@ def n_used(scene: Scene, renderer: Renderer, store: Path) -> int:
         return len(rows.candidates(scene.views, renderer).ids)
 
 
-def note_bound(row: Row, drive: DriveRates, in_slots: Row | None) -> None:
+def rates_of_drive(folder: Path, record_bytes: int) -> DriveRates:
+    return measure_drive(folder, record_bytes, seconds=DRIVE_SECONDS)
+
+
+def note_bound(row: Row, drives: list[DriveRates], in_slots: Row | None) -> None:
     """Images a second that the drive allows for what the line moved, and how near the line is to
     that or to the line with all blocks in slots."""
     read, written = (row.facts[f"{name} an image"] for name in MOVED)
-    seconds = read / drive.read + written / drive.write
+    reads = statistics.mean(drive.read for drive in drives)
+    writes = statistics.mean(drive.write for drive in drives)
+    seconds = read / reads + written / writes
     of_drive = 1 / seconds if seconds else math.inf
     bound = of_drive if in_slots is None else min(of_drive, statistics.median(in_slots.rates))
-    row.facts |= {"drive reads a second": drive.read, "drive writes a second": drive.write}
+    row.facts |= {"drive reads a second": reads, "drive writes a second": writes}
     if math.isfinite(bound):
         row.facts |= {"bound": bound, "of bound": statistics.median(row.rates) / bound}
         row.facts["drive is bound"] = float(bound == of_drive)
