@@ -13,7 +13,6 @@ Takes twice `--bytes` of the folder, and removes what it wrote.
 
 from __future__ import annotations
 
-import mmap
 import os
 import random
 import statistics
@@ -27,6 +26,7 @@ import numpy as np
 from samples import Result, arguments_of, save, show
 
 from gs_pinned import BlockStore, BlockTicket, Plane
+from gs_train.sizing.drive_rates import record_buffers
 from harness import Record
 
 WIDTH = 180  # floats of a row: 59 values with two moments, step, key and statistics
@@ -42,9 +42,9 @@ class RawFile:
         self.record = record
         self.pool = ThreadPoolExecutor(threads)
         # A buffer for each thread; what is in it is written as it is.
-        self.buffers = [mmap.mmap(-1, record) for _ in range(threads)]
+        self.buffers = record_buffers(threads, record)
         for buffer in self.buffers:
-            buffer.write(os.urandom(record))
+            buffer[:] = os.urandom(record)
 
     def move(self, read: list[int], write: list[int]) -> None:
         jobs = [(i, False) for i in read] + [(i, True) for i in write]

@@ -84,7 +84,7 @@ def test_a_call_without_memory_says_so_and_holds_snapshots_up(
             print(store.verify().is_intact, (store.read([0])["wide"] == 1).all())
         """
     said = run_script(script).splitlines()
-    assert said == ["no 251662336 bytes f", "True", *["no 251662336 bytes f"] * 2, "True True"]
+    assert said == ["no 253755392 bytes f", "True", *["no 253755392 bytes f"] * 2, "True True"]
 
 
 def test_a_check_of_a_store_that_is_closed_meanwhile_ends(tmp_path: Path) -> None:

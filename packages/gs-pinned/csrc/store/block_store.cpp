@@ -158,15 +158,14 @@ std::shared_ptr<Ticket> BlockStore::write(const std::vector<std::uint32_t>& bloc
   return submit_all(
       *pool_, blocks.size(),
       [&](std::size_t i) {
-        return [this, entry = entries[i], from = moved(layout_, planes, firsts[i])](Pages& buffer) {
-          write_one(entry, from, buffer);
-        };
+        return [this, entry = entries[i], from = moved(layout_, planes, firsts[i])](
+                   IoBuffer& buffer) { write_one(entry, from, buffer); };
       },
       [&](std::size_t i, const char* reason) { give_up(entries[i], reason); });
 }
 
 void BlockStore::write_one(const Entry& wanted, const std::vector<const char*>& planes,
-                           Pages& buffer) {
+                           IoBuffer& buffer) {
   Entry entry = wanted;
   try {
     encode_record(layout_, planes, &entry, buffer.data());
@@ -241,8 +240,8 @@ std::shared_ptr<Ticket> BlockStore::read(const std::vector<std::uint32_t>& block
   return submit_all(
       *pool_, blocks.size(),
       [&](std::size_t i) {
-        return [this, pin = pins[i], to = moved(layout_, planes, firsts[i]),
-                head_alone](Pages& buffer) { read_one(pin->entry, to, head_alone, buffer.data()); };
+        return [this, pin = pins[i], to = moved(layout_, planes, firsts[i]), head_alone](
+                   IoBuffer& buffer) { read_one(pin->entry, to, head_alone, buffer.data()); };
       },
       ignore);
 }
@@ -271,7 +270,7 @@ std::vector<std::string> BlockStore::verify(const std::vector<std::uint32_t>& bl
   const std::shared_ptr<Ticket> ticket = submit_all(
       *pool_, blocks.size(),
       [&](std::size_t i) {
-        return [this, pin = pins[i], problem = &problems[i]](Pages& buffer) {
+        return [this, pin = pins[i], problem = &problems[i]](IoBuffer& buffer) {
           char* const data = buffer.data();
           try {
             read_one(pin->entry, {}, false, data);

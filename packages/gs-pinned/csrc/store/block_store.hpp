@@ -111,7 +111,7 @@ class BlockStore {
   void check_writable() const;
   const Entry& entry_of(std::uint32_t block) const;
   void refuse_writes(const std::string& reason);
-  void write_one(const Entry& wanted, const std::vector<const char*>& planes, Pages& buffer);
+  void write_one(const Entry& wanted, const std::vector<const char*>& planes, IoBuffer& buffer);
   void commit(const Entry& entry);
   void give_up(const Entry& entry, const std::string& reason);
   Pins pinned(const std::vector<std::uint32_t>& blocks);

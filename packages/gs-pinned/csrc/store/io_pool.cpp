@@ -62,7 +62,7 @@ void IoPool::start() {
 }
 
 void IoPool::work() {
-  Pages buffer(buffer_bytes_);
+  IoBuffer buffer(buffer_bytes_);
   for (;;) {
     Asked asked;
     {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "store/pages.hpp"
+#include "store/io_buffer.hpp"
 
 namespace gs::pinned::store {
 
@@ -40,7 +40,7 @@ class Ticket {
 /// Threads start with the first task. A task gets the buffer of its thread.
 class IoPool {
  public:
-  using Task = std::function<void(Pages& buffer)>;
+  using Task = std::function<void(IoBuffer& buffer)>;
 
   IoPool(int threads, std::size_t buffer_bytes)
       : n_threads_(threads), buffer_bytes_(buffer_bytes) {}

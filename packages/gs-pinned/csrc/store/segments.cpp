@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "store/errors.hpp"
-#include "store/pages.hpp"
+#include "store/io_buffer.hpp"
 
 namespace gs::pinned::store {
 namespace {
@@ -37,7 +37,7 @@ void Segments::attach(std::uint32_t number, std::uint32_t needed_pages, bool wri
   segment->pages =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(pages, layout_.segment_pages));
   if (segments_.size() <= number) segments_.resize(number + 1);
-  Pages page(kPage);
+  IoBuffer page(kPage);
   std::string problem = "its header is damaged";
   if (pages > 0) {
     calls_.read(segment->file, page.data(), kPage, 0);
@@ -51,7 +51,7 @@ void Segments::attach(std::uint32_t number, std::uint32_t needed_pages, bool wri
 void Segments::create(std::uint32_t number) {
   auto segment = std::make_unique<Segment>();
   segment->file = calls_.open(path(number), FileCalls::Mode::kCreate, direct_);
-  Pages page(kPage);
+  IoBuffer page(kPage);
   encode_segment(page.data(), number, layout_.identity);
   calls_.write(segment->file, page.data(), kPage, 0);
   calls_.sync(segment->file);
