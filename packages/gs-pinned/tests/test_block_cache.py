@@ -211,6 +211,22 @@ def test_nothing_is_written_where_all_blocks_fit_memory(tmp_path: Path) -> None:
     made.close()
 
 
+def test_blocks_that_change_in_turn_are_written_about_as_often_as_they_are_read(
+    tmp_path: Path,
+) -> None:
+    """A block that waits in memory for its next use is not written meanwhile, but for those of an
+    eighth of the places."""
+    n, n_turns, n_places = 60, 6, 40
+    made = CachedBlocks(tmp_path / "store", n, 4, n_places)
+    for k in range(n_turns * n):
+        made.step([k % n])
+        made.cache.hint([k % n], [k + n])
+    stats = made.cache.stats
+    n_left = stats.read - n  # each of which had left memory before
+    assert 0 <= stats.written - n_left <= n_turns * n_places // 8
+    made.close()
+
+
 def test_what_was_expected_is_there_without_waiting(tmp_path: Path) -> None:
     made = CachedBlocks(tmp_path / "store", 20, 8, 8)
     made.bring([0, 1])

@@ -407,6 +407,8 @@ class BlockCache:
             in_memory = (states.place[numbers] != NOBODY) & ~states.is_read[numbers]
             in_memory |= states.slot[numbers] != NOBODY
             while not self._advance(numbers):
+                if n_left := len(self._on_disk(numbers)):  # for which there was no room
+                    traffic.write_back(n_left)
                 if not (self._wait_to_bring() or traffic.write_back(_AT_ONCE)):
                     raise RuntimeError("blocks cannot be brought: nothing makes room")
                 traffic.settle()

@@ -23,6 +23,8 @@ __all__ = ["BlockTraffic"]
 Ints = NDArray[np.int64]
 
 _MOST_SPARE = 256
+_CLEAN_SHARE = 8
+"""Of so many places one is left to blocks that need no writing, for reads to take at once."""
 
 
 class BlockTraffic:
@@ -189,22 +191,26 @@ class BlockTraffic:
         n_beside = len(states.free_places()) - self._spare
         return min(len(states.free_places(n_passed)), n_beside)
 
-    def write_back(self, n_least: int = 0) -> int:
+    def write_back(self, n_wanted: int = 0) -> int:
         """Begin to write blocks of host memory that are newer than on disk, those first whose next
-        use is farthest, as many as leave half of the places to blocks that need no writing. None
-        while a snapshot is being made.
+        use is farthest: as many as leave an eighth of the places to blocks that need no writing. A
+        block that is written earlier may change again before it makes room, and is written twice.
+        None while a snapshot is being made.
 
         Args:
-            n_least: write so many in any case.
+            n_wanted: have so many under way in any case.
 
         Returns:
-            How many.
+            How many began.
         """
         states = self._states
         if self.saving is not None:
             return 0
         n_newer = 0 if self._has_room_for_all else int(states.is_newer[states.in_memory()].sum())
-        n = max(n_newer - len(states.in_place) // 2, n_least)
+        n_places = len(states.in_place)
+        n = n_newer - (n_places - n_places // _CLEAN_SHARE)
+        if n_wanted:
+            n = max(n, n_wanted - sum(len(one.blocks) for one in self._under_way if one.is_write))
         if n <= 0:  # to look at each place takes longer than the rest of a call
             return 0
         chosen = states.farthest(states.writable(self._slots.n_passed), n)
