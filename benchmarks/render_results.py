@@ -106,6 +106,7 @@ OF_PACKAGES: dict[str, Table] = {
     "exposure-boruszyn": exposures,
     "ranks-4gpu-h200": quoted_training,
     "ranks-unbalanced": quoted_training,
+    "ranks-batch1": quoted_training,
 }
 
 

@@ -94,8 +94,10 @@ def watch(
     Raises:
         RuntimeError: the process failed; the message ends with its last words.
     """
+    # Compiled Python files are kept, as for a user: else each process compiles some seconds first.
+    kept = {name: word for name, word in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     with open(output, "wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=kept)
     seen = Watched(time.perf_counter())
     look = _Looking(seen, process.pid, output, run)
     is_killed = False

@@ -32,7 +32,7 @@ _CALLS = 3  # of a round: records, keys, gradients
 _LAUNCHING_S = 1.8e-3  # a batch
 _LAUNCHING_OWN_S = 0.36e-3  # a view of the batch, into which the rank projects its rows
 _LAUNCHING_DRAWN_S = 1.1e-3  # a view that the rank draws
-_CUTTING_S = 4.2e-3  # besides, a batch that cuts views; views are supposed to be cut where they can
+_CUTTING_S = 2.0e-3  # besides, a batch that cuts views; views are supposed to be cut where they can
 
 
 def rounds_of(work: Workload) -> int:
