@@ -75,6 +75,13 @@ def test_the_package_imports_without_torch() -> None:
     assert "AttributeError: module 'gs_train' has no attribute 'nothing'" in run.stderr
 
 
+def test_a_run_is_resumed_without_what_takes_long_to_import() -> None:
+    slow = ("scipy.interpolate", "scipy.sparse", "scipy.spatial", "tensorboard", "viser")
+    probe = f"import sys, gs_train.runs.training; print([m for m in {slow} if m in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    assert run.stdout == "[]\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from scipy.spatial.transform import Rotation, RotationSpline
 
 from gs_train.data.frame import camera_centres
 
@@ -192,7 +191,9 @@ def _features(poses: np.ndarray) -> np.ndarray:
 
 def _through(poses: np.ndarray, along: np.ndarray, at: np.ndarray) -> np.ndarray:
     """(F, 4, 4) poses at places ``at`` of a smooth path that passes pose i at ``along[i]``."""
-    from scipy.interpolate import Akima1DInterpolator  # which takes half a second to import
+    # Either takes half a second to import.
+    from scipy.interpolate import Akima1DInterpolator
+    from scipy.spatial.transform import Rotation, RotationSpline
 
     if len(poses) == 1:
         return np.repeat(poses, len(at), axis=0)

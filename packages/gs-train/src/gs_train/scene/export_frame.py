@@ -17,7 +17,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from gs_train.data.frame import Frame, FrameChoice
@@ -196,6 +195,8 @@ def _measure(
 ) -> tuple[float, float, float]:
     """Float32's step in the capture's frame and in the local one, and the rows' spacing, all in
     the capture's units."""
+    from scipy.spatial import cKDTree  # which takes half a second to import
+
     # Copies that densification has just made lie in one place and count once.
     runs = [np.unique(run[np.isfinite(run).all(axis=1)], axis=0) for run in _sample(means)]
     nearest = [cKDTree(run).query(run, k=2)[0][:, 1] for run in runs if len(run) > 1]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 
 from gs_train.errors import InputError
@@ -178,6 +177,8 @@ def _sh0(colors: np.ndarray) -> Tensor:
 
 def _spacing(points: np.ndarray) -> np.ndarray:
     """(P,) root mean square distance to the three nearest other points, never zero."""
+    from scipy.spatial import cKDTree  # which takes half a second to import
+
     least = _least_spacing(points)
     # The nearest is the point itself, or one that coincides with it.
     distances = cKDTree(points).query(points, k=4, workers=-1)[0][:, 1:]

@@ -122,7 +122,7 @@ def record_buffers(n: int, n_bytes: int) -> list[memoryview]:
     a store: drives may move what lies in one piece several tenths faster."""
     each = -(-n_bytes // _HUGE_PAGE) * _HUGE_PAGE
     memory = mmap.mmap(-1, (n + 1) * each, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a hint, no more
+    with contextlib.suppress(AttributeError, OSError):  # a hint, no more
         memory.madvise(mmap.MADV_HUGEPAGE)
     first = -np.frombuffer(memory, np.uint8).ctypes.data % _HUGE_PAGE
     return [memoryview(memory)[first + i * each :][:n_bytes] for i in range(n)]
