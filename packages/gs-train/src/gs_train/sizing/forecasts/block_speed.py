@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gs_train.rows.attributes import GEOMETRY_WIDTH
@@ -25,6 +26,7 @@ _LOOKED = 16  # bytes of a value that is caught up elsewhere
 _FITTED = 3 * 6 * FLOAT + 4  # of a row whose block is fitted
 _WAKE = 24
 _ROUNDS = 8  # until what comes early fits what is missing
+_CLEAN_SHARE = 1 / 8  # of the places, that a cache keeps for blocks that come early
 _OFTEN = 1e6  # uses in an epoch of which nobody knows how often it uses a block
 
 
@@ -117,18 +119,19 @@ def block_traffic(work: Workload, memory: BlockMemory) -> BlockTraffic:
         tiles = batches / work.tile_batches
         return once * missed_share((room - tile) / (seen - tile), tiles * tile / seen)
 
-    def missing(room: float, n_ahead: int) -> float:
+    def missing(room: float, n_ahead: int, most_ahead: float = math.inf) -> float:
         if room >= seen:
             return 0.0
         if room < used:  # in turns, and once more to be updated
             return 2.0 * used - room
         n_missing = 0.0
         for _ in range(_ROUNDS):
-            n_missing = anew(max(used, room - n_ahead * n_missing))
+            n_missing = anew(max(used, room - min(n_ahead * n_missing, most_ahead)))
         return n_missing
 
     loaded = missing(memory.slots, 1)
-    read = missing(memory.slots + memory.places, 1 + FETCHED)
+    clean = _CLEAN_SHARE * memory.places
+    read = missing(memory.slots + memory.places, 1 + FETCHED, clean)
     together = tile if work.tile_batches else used
     return BlockTraffic(used, loaded, read, seen, together, max(1, work.tile_batches))
 
