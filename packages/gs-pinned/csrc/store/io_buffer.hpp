@@ -15,8 +15,8 @@
 namespace gs::pinned::store {
 
 /// Bytes from a page's start on, taken with the first use; not initialised. More than a page is
-/// taken in huge pages where the system has them: a drive that gets a record in one piece, not in
-/// one for each page, moves it in two thirds of the time.
+/// taken in huge pages where the system has them: a virtual drive that gets a record in one piece,
+/// not in one for each page, moves it in two thirds of the time.
 class IoBuffer {
  public:
   explicit IoBuffer(std::size_t bytes)

@@ -146,12 +146,7 @@ class _Records:
         except OSError:
             self.is_direct = False
 
-    def move(
-        self,
-        call: Callable[[int, list[memoryview], int], int],
-        order: Sequence[int],
-        seconds: float,
-    ) -> tuple[int, float]:
+    def move(self, call: _Call, order: Sequence[int], seconds: float) -> tuple[int, float]:
         """Move records in this order, one each thread at least, until the time is over.
 
         Returns:
