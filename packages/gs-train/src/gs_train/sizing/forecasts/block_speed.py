@@ -27,6 +27,7 @@ _FITTED = 3 * 6 * FLOAT + 4  # of a row whose block is fitted
 _WAKE = 24
 _ROUNDS = 8  # until what comes early fits what is missing
 _CLEAN_SHARE = 1 / 8  # of the places, that a cache keeps for blocks that come early
+_MOST_SPARE = 256  # places, an eighth at most, that a cache keeps for blocks that leave slots
 _OFTEN = 1e6  # uses in an epoch of which nobody knows how often it uses a block
 
 
@@ -130,8 +131,9 @@ def block_traffic(work: Workload, memory: BlockMemory) -> BlockTraffic:
         return n_missing
 
     loaded = missing(memory.slots, 1)
+    spare = min(max(1, memory.places // 8), _MOST_SPARE)
     clean = _CLEAN_SHARE * memory.places
-    read = missing(memory.slots + memory.places, 1 + FETCHED, clean)
+    read = missing(memory.slots + memory.places - spare, 1 + FETCHED, clean)
     together = tile if work.tile_batches else used
     return BlockTraffic(used, loaded, read, seen, together, max(1, work.tile_batches))
 
