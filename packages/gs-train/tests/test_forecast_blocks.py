@@ -149,7 +149,7 @@ def test_blocks_that_have_no_room_together_move_twice_and_change_once() -> None:
     few = block_traffic(WORK, BlockMemory(100, 50, 1024))
     assert few.used > 150
     assert few.loaded == pytest.approx(2 * few.used - 100)
-    assert few.read == pytest.approx(2 * few.used - 150)
+    assert few.read == pytest.approx(2 * few.used - (150 - 6))  # an eighth of the places stays free
     assert few.written == few.used
 
 
@@ -160,7 +160,9 @@ def test_many_steps_use_all_blocks_that_are_seen_and_no_other() -> None:
     assert traffic.distinct(1) == pytest.approx(traffic.used)
     assert traffic.distinct(10) < 10 * traffic.used
     assert traffic.distinct(10_000) == pytest.approx(traffic.seen)
-    assert block_traffic(work, BlockMemory(100, int(traffic.seen), 1024)).read == 0
+    # Beside 256 places that stay free.
+    assert block_traffic(work, BlockMemory(100, int(traffic.seen) + 157, 1024)).read == 0
+    assert block_traffic(work, BlockMemory(100, int(traffic.seen) + 150, 1024)).read > 0
 
 
 def test_tiles_move_less_than_shuffled_views() -> None:
