@@ -26,8 +26,9 @@ _LOOKED = 16  # bytes of a value that is caught up elsewhere
 _FITTED = 3 * 6 * FLOAT + 4  # of a row whose block is fitted
 _WAKE = 24
 _ROUNDS = 8  # until what comes early fits what is missing
-_CLEAN_SHARE = 1 / 8  # of the places, that a cache keeps for blocks that come early
-_MOST_SPARE = 256  # places, an eighth at most, that a cache keeps for blocks that leave slots
+# Of the places of a gs_pinned.BlockCache: the share kept for blocks that come early, and those kept
+# free for blocks that leave slots, an eighth at most.
+_CLEAN_SHARE, _MOST_SPARE = 1 / 8, 256
 _OFTEN = 1e6  # uses in an epoch of which nobody knows how often it uses a block
 
 
