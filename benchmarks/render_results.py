@@ -20,7 +20,7 @@ from pathlib import Path
 
 import chart
 from pages.cells import Results, Table, number, required
-from pages.drive import boxes, foretold, survey, tide
+from pages.drive import boxes, foretold, saturated, survey, tide
 from pages.exposures import exposures
 from pages.large import largest, start, whole
 from pages.parts import (
@@ -32,7 +32,7 @@ from pages.parts import (
     residency,
     view,
 )
-from pages.ranks import capture, exchange, quoted_training, training
+from pages.ranks import capture, exchange, largest_scene, quoted_training, training
 from pages.stores import limits, moments, store
 from pages.training import (
     ALL_ON_DEVICE,
@@ -95,6 +95,7 @@ OF_PACKAGES: dict[str, Table] = {
     "means-extent": means_extent,
     "tide": tide,
     "tide-20m": tide,
+    "tide-75m": saturated,
     "survey": survey,
     "survey-300m": survey,
     "limits": limits,
@@ -102,11 +103,13 @@ OF_PACKAGES: dict[str, Table] = {
     "foretold": foretold,
     "boxes": boxes,
     "store": store,
+    "store-idle": store,
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
     "ranks-4gpu-h200": quoted_training,
     "ranks-unbalanced": quoted_training,
     "ranks-batch1": quoted_training,
+    "largest-ranks": largest_scene,
 }
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from pages.cells import RESULTS, below, grid, number, required, spread
-from results import Result
+from results import Line, Result
 
 _FOLDER = f"{RESULTS}/quoted"
 _ORDERS = {"shuffle": "shuffled batches", "tiles": "batches in tiles"}
-_IN_HOST = "tide, host"
+_IN_HOST, _ON_DRIVE = "tide, host", "tide, drive"
 
 
 def tide(name: str, result: Result) -> list[str]:
@@ -33,20 +33,39 @@ def tide(name: str, result: Result) -> list[str]:
     words += (
         ", or half of them in slots and all others in host memory." if _IN_HOST in names else "."
     )
-    drive = result.line("tide, drive")
+    drive = result.line(_ON_DRIVE)
     if drive is not None and "of bound" in drive.facts:
-        facts = drive.facts
-        words += (
-            f" The last line has slots for {facts['slots']:,} and an arena for {facts['places']:,} "
-            f"of the {facts['used']:,} blocks that views list, and reaches {facts['of bound']:.0%} "
-            f"of its bound, {'the drive' if facts['drive is bound'] else 'all blocks in slots'}: "
-            f"{facts['bytes_read an image'] / 1e6:.3g} MB are read and "
-            f"{facts['bytes_written an image'] / 1e6:.3g} MB written an image, at "
-            f"{facts['drive reads a second'] / 1e9:.3g} and "
-            f"{facts['drive writes a second'] / 1e9:.3g} GB/s."
-        )
+        words += f" The last line has {_of_blocks(drive)}."
     return below(name, result, words, folder=_FOLDER) + grid(
         ["batch", "rows", "images/s", "of `none`", "of `best`"], rows
+    )
+
+
+def saturated(name: str, result: Result) -> list[str]:
+    """One sentence on views of a scene of which most lies on the drive."""
+    line = required(result.line(_ON_DRIVE), _ON_DRIVE)
+    axes, facts = line.axes, line.facts
+    words = (
+        f"{axes['gaussians']:,} Gaussians, {axes['size'][0]} x {axes['size'][1]}, batches of "
+        f"{axes['batch']} in {axes['order']}; views list {facts['used'] / facts['blocks']:.0%} of "
+        f"the blocks. {spread(line)} images a second, the median of {len(line.samples)} runs of an "
+        f"epoch or more, with {_of_blocks(line)}."
+    )
+    return below(name, result, words, folder=_FOLDER)[:1]
+
+
+def _of_blocks(line: Line) -> str:
+    """Where the blocks of rows on the drive are, and how near the rate is to what the drive
+    allows."""
+    facts = line.facts
+    bound = "of the drive" if facts["drive is bound"] else "of all blocks in slots"
+    read, written = (facts[f"bytes_{what} an image"] / 1e6 for what in ("read", "written"))
+    reads, writes = (facts[f"drive {what} a second"] / 1e9 for what in ("reads", "writes"))
+    return (
+        f"slots for {facts['slots']:,} and an arena for {facts['places']:,} of the "
+        f"{facts['used']:,} blocks that views list; {facts['of bound']:.0%} of the rate {bound}: "
+        f"{read:.3g} MB are read and {written:.3g} MB written an image, at {reads:.3g} and "
+        f"{writes:.3g} GB/s"
     )
 
 

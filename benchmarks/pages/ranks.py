@@ -93,6 +93,26 @@ def capture(name: str, result: Result) -> list[str]:
     return item(name, result, words, said)
 
 
+def largest_scene(name: str, result: Result) -> list[str]:
+    """The largest number of rows that trained, and the smallest that did not."""
+    rows = []
+    for line in result.lines:
+        facts = line.facts
+        rows.append(
+            [f"`{line.name}`", str(line.axes["ranks"]), f"{line.median / 1e6:.1f}M",
+             f"{facts['smallest_refused'] / 1e6:.1f}M", f"{facts['foretold_largest_n'] / 1e6:.1f}M",
+             _most(line, "ranks_peak_bytes", 1e-9, 1)]
+        )  # fmt: skip
+    axes = result.lines[0].axes
+    words = (
+        f"Gaussians that train for {result.lines[0].facts['steps']} steps where tensors of a GPU "
+        f"may take {number(axes['cap_gib'])} GiB, batches of {axes['batch']}, {axes['size'][0]} x "
+        f"{axes['size'][1]}, {axes['share']:.0%} of the rows in a view, a fixed number of rows."
+    )
+    heads = ["", "GPUs", "trains", "memory ran out", "foretold by `plan`", "GB a GPU"]
+    return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(heads, rows)
+
+
 def _times(line: Line | None, alone: Line | None) -> str:
     cell = spread(line)
     if line is None or alone is None or line is alone:
