@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import statistics
 import subprocess
 import sys
@@ -93,6 +94,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the run ends, too
     record = Record(options.json, gpus=torch.cuda.device_count(), links=links())
     record.facts["seeds"] = options.seeds
     sizes = worlds(options.ranks, options.renderer)
