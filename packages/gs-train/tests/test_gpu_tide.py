@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from tide_runs import assert_same, saved
 from tide_terms import TERMS, with_terms
+from transforms_files import write_points
 
 from gs_train.blocks.stored_rows import StoredRows
 from gs_train.cli import main
@@ -199,15 +200,19 @@ def test_a_run_is_evaluated_rendered_and_exported(tiny_capture: Path, tmp_path: 
 def test_slots_that_the_device_cannot_hold_are_refused(
     tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    points = np.random.default_rng(5).uniform(-1.0, 1.0, (100_000, 3))
+    write_points(tmp_path / "points.ply", points, np.zeros((100_000, 3)))
     command = ["fit", str(tiny_capture), "--out", str(tmp_path / "run"), "--offload", "tide"]
-    command += ["--strategy", "fixed", "--renderer", "raster", "--cap", str(N_ROWS)]
-    try:
-        assert main([*command, "--device-memory", "1MiB", "--tide.slots", "4"]) == 2
+    command += ["--strategy", "fixed", "--renderer", "raster"]
+    command += ["--init", str(tmp_path / "points.ply")]
+    try:  # with room for the cameras, which come to the device before
+        assert main([*command, "--device-memory", "64MiB", "--tide.slots", "98"]) == 2
     finally:
         torch.cuda.set_per_process_memory_fraction(
             1.0
         )  # of this process, for the tests that follow
-    assert "--tide.slots must be at most 1, of 716.0 KiB each" in capsys.readouterr().err
+    said = "--tide.slots must be at most 86, of 716.0 KiB each, for --device-memory 64.0 MiB"
+    assert said in capsys.readouterr().err
 
 
 def test_what_came_is_beside_what_was_foretold(

@@ -110,10 +110,9 @@ class BoxFit:
     def __init__(self, blocks: Ids, least: Tensor, chosen: NDArray[np.bool_] | None = None) -> None:
         self.blocks = blocks
         self._least = HostCopy(least)
-        self._chosen = chosen
+        self._chosen = np.ones(len(least), bool) if chosen is None else chosen
 
     def write(self, lower: Floats, upper: Floats, scale: Floats, longest: Floats) -> None:
         """Write the arrays of `BlockBoxes`, rounded outward; waits for the device."""
         least = self._least.numpy()
-        own = least if self._chosen is None else least[self._chosen]
-        write_fits(self.blocks, own, lower, upper, scale, longest)
+        write_fits(self.blocks, self._chosen, least, lower, upper, scale, longest)
