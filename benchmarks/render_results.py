@@ -32,7 +32,7 @@ from pages.parts import (
     residency,
     view,
 )
-from pages.ranks import capture, exchange, largest_scene, quoted_training, training
+from pages.ranks import capture, exchange, largest_scene, quoted_capture, quoted_training, training
 from pages.stores import limits, moments, store
 from pages.training import (
     ALL_ON_DEVICE,
@@ -95,9 +95,12 @@ OF_PACKAGES: dict[str, Table] = {
     "means-extent": means_extent,
     "tide": tide,
     "tide-20m": tide,
+    "tide-20m-batch1": tide,
     "tide-75m": saturated,
+    "tide-100m": saturated,
     "survey": survey,
     "survey-300m": survey,
+    "survey-300m-h200": survey,
     "limits": limits,
     "moments": moments,
     "foretold": foretold,
@@ -109,6 +112,7 @@ OF_PACKAGES: dict[str, Table] = {
     "ranks-4gpu-h200": quoted_training,
     "ranks-unbalanced": quoted_training,
     "ranks-batch1": quoted_training,
+    "capture-ranks-batch4": quoted_capture,
     "largest-ranks": largest_scene,
 }
 

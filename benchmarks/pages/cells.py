@@ -61,9 +61,11 @@ def below(name: str, result: Result, words: str, *, folder: str = RESULTS) -> li
     return [f"{words} {result.place}, {raw}: `{result.command}`", ""]
 
 
-def item(name: str, result: Result, words: str, lines: Iterable[str]) -> list[str]:
+def item(
+    name: str, result: Result, words: str, lines: Iterable[str], *, folder: str = RESULTS
+) -> list[str]:
     """One item of a list: what was measured, each line of it, and where."""
-    return below(name, result, f"- {words}. {'; '.join(lines)}.")[:1]
+    return below(name, result, f"- {words}. {'; '.join(lines)}.", folder=folder)[:1]
 
 
 def required(line: Line | None, name: str) -> Line:

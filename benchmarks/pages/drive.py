@@ -58,12 +58,17 @@ def _of_blocks(line: Line) -> str:
     """Where the blocks of rows on the drive are, and how near the rate is to what the drive
     allows."""
     facts = line.facts
+    places = (
+        f"slots for {facts['slots']:,} and an arena for {facts['places']:,} of the "
+        f"{facts['used']:,} blocks that views list"
+    )
+    if not facts["bytes_read an image"]:
+        return f"{places}, which both together hold: nothing is read any more"
     bound = "of the drive" if facts["drive is bound"] else "of all blocks in slots"
     read, written = (facts[f"bytes_{what} an image"] / 1e6 for what in ("read", "written"))
     reads, writes = (facts[f"drive {what} a second"] / 1e9 for what in ("reads", "writes"))
     return (
-        f"slots for {facts['slots']:,} and an arena for {facts['places']:,} of the "
-        f"{facts['used']:,} blocks that views list; {facts['of bound']:.0%} of the rate {bound}: "
+        f"{places}; {facts['of bound']:.0%} of the rate {bound}: "
         f"{read:.3g} MB are read and {written:.3g} MB written an image, at {reads:.3g} and "
         f"{writes:.3g} GB/s"
     )

@@ -70,7 +70,12 @@ def exchange(name: str, result: Result) -> list[str]:
     return item(name, result, words, said)
 
 
-def capture(name: str, result: Result) -> list[str]:
+def quoted_capture(name: str, result: Result) -> list[str]:
+    """`capture` of a file that is quoted."""
+    return capture(name, result, folder=f"{RESULTS}/quoted")
+
+
+def capture(name: str, result: Result, *, folder: str = RESULTS) -> list[str]:
     """Rates and scores of a capture on several GPUs against one."""
     said = []
     for batch in result.axis("batch"):
@@ -90,7 +95,7 @@ def capture(name: str, result: Result) -> list[str]:
         f"{called} in {axes['images']:,} images with `{axes['offload']}`, median of "
         f"{len(result.facts['seeds'])} seeds (least to most)"
     )
-    return item(name, result, words, said)
+    return item(name, result, words, said, folder=folder)
 
 
 def largest_scene(name: str, result: Result) -> list[str]:
