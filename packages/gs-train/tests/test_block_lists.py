@@ -3,11 +3,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
+import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from street import street_views
 
+from gs_train.blocks.block_lists import BlockLists
 from gs_train.blocks.box_kernels import are_among
+from gs_train.blocks.boxes import BlockBoxes
+from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.machine.side_thread import SideThread
+from gs_train.renderers import RenderOptions, make_renderer
 
 SOME = st.sets(st.integers(0, 20))
 
@@ -17,3 +27,50 @@ SOME = st.sets(st.integers(0, 20))
 def test_sorted_numbers_are_found_among_others(blocks: set[int], others: set[int]) -> None:
     found = are_among(*(np.array(sorted(one), np.int64) for one in (blocks, others)))
     assert found == (blocks <= others)
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[BlockLists, list[str], threading.Event]:
+    """Lists of a few empty blocks, the names of the threads that looked at their boxes, and what
+    each look waits for."""
+    threads: list[str] = []
+    may_look = threading.Event()
+    found = BlockBoxes.candidates
+
+    def candidates(*args: object, **options: object) -> object:
+        may_look.wait()
+        threads.append(threading.current_thread().name)
+        return found(*args, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BlockBoxes, "candidates", candidates)
+    reaches = {name: SleepReach((0.9, 0.999), 1e-15, 0.01) for name in ("means", "scales")}
+    side = SideThread(torch.device("cpu"), has_thread=True)
+    return BlockLists(BlockBoxes(5), reaches, side), threads, may_look
+
+
+def test_a_list_that_has_begun_is_made_beside_and_once(
+    listing: tuple[BlockLists, list[str], threading.Event],
+) -> None:
+    lists, threads, may_look = listing
+    views, renderer = street_views()[:2], make_renderer("cpu", RenderOptions())
+    changed = np.arange(2)
+    lists.begin(views, renderer, changed)  # returns before the look
+    may_look.set()
+    seen = lists.expect(views, renderer, changed, None)
+    assert lists.of(views, renderer, changed) is seen
+    assert len(threads) == 1
+    assert threads[0] != threading.current_thread().name
+    lists.expect(views[:1], renderer, changed, None)
+    assert threads[1:] == [threading.current_thread().name]  # others are looked at
+
+
+def test_an_error_of_a_list_that_has_begun_is_raised_once(
+    listing: tuple[BlockLists, list[str], threading.Event],
+) -> None:
+    lists, _, may_look = listing
+    may_look.set()
+    renderer = make_renderer("cpu", RenderOptions())
+    lists.begin([], renderer, np.arange(2))  # of no view
+    with pytest.raises(ValueError, match="array"):
+        lists.end()
+    lists.end()

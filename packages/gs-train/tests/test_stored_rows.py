@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import errno
+import functools
 import random
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +20,13 @@ from torch import Tensor
 
 from gs_adam import HostAdam
 from gs_pinned import BlockStore, Plane, StoreCorruptError
+from gs_train.blocks import block_lists, stored_rows
 from gs_train.blocks.block_planes import MOMENTS
-from gs_train.blocks.stored_rows import StoredRows
+from gs_train.blocks.boxes import BlockBoxes
+from gs_train.blocks.stored_rows import Look, StoredRows
 from gs_train.blocks.stored_state import to_bytes
 from gs_train.errors import InputError
+from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import RenderOptions, Rows, make_renderer
 from gs_train.renderers.culling import cameras_of, cull
 from gs_train.rows.attributes import APPEARANCE, GEOMETRY, NAMES
@@ -182,8 +189,16 @@ def assert_within_boxes(stored: StoredRows, block: np.ndarray, now: Rows) -> Non
     ],
 )
 def test_rows_are_those_that_train_in_one_place(
-    tmp_path: Path, block_rows: int, slots: int, host_blocks: int, n_steps: int, rates: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    block_rows: int,
+    slots: int,
+    host_blocks: int,
+    n_steps: int,
+    rates: str,
 ) -> None:
+    beside = functools.partial(SideThread, has_thread=True)
+    monkeypatch.setattr(stored_rows, "SideThread", beside)
     factor = FACTORS[rates]
     alone, views = AllRows(factor), street_views()
     create(tmp_path / "s", block_rows)
@@ -198,7 +213,8 @@ def test_rows_are_those_that_train_in_one_place(
         assert look is not None
         if step + 1 < n_steps and chance.random() < 0.7:
             known = chance.choice([None, rates_of(step, factor)])
-            stored.expect(batches[step + 1], alone.renderer, known)
+            then = chance.choice([[], *batches[step + 2 : step + 3]])
+            stored.expect(batches[step + 1], alone.renderer, known, then)
         n_marked += look.marks is not None
         seen = torch.ones(len(look.keys), dtype=torch.bool) if look.marks is None else look.marks
         # No row is missed, none is listed in vain, and all are up to date.
@@ -238,6 +254,57 @@ def test_rows_are_those_that_train_in_one_place(
         ours = alone.present()[name].reshape(dense.shape).double()
         bound = 1e-5 * dense.abs().clamp_min(RATES[name])
         assert ((ours - dense).abs() <= bound).all(), name
+
+
+def _update(rows: StoredRows, look: Look) -> None:
+    rows.update(look, gradients_of(look.keys, 0), rates_of(0))
+
+
+def _snapshot(rows: StoredRows, look: Look) -> None:
+    rows.leave(look)
+    rows.snapshot()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(_update, id="update"),
+        pytest.param(_snapshot, id="snapshot"),
+        pytest.param(lambda rows, look: rows.blocks_in([0.0] * 3, [1.0] * 3), id="blocks_in"),
+        pytest.param(lambda rows, look: rows.close(), id="close"),
+    ],
+)
+def test_a_list_that_has_begun_is_made_before_boxes_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[StoredRows, Look], object]
+) -> None:
+    """It is made on another thread, as late as may be."""
+    views, renderer = street_views(), make_renderer("cpu", RenderOptions())
+    beside = functools.partial(SideThread, has_thread=True)
+    monkeypatch.setattr(stored_rows, "SideThread", beside)
+    is_wanted, found, steps = threading.Event(), BlockBoxes.candidates, []
+
+    def candidates(boxes: BlockBoxes, *given: Any, **options: Any) -> object:
+        if threading.current_thread() is not threading.main_thread():
+            is_wanted.wait()
+            steps.append(rows.step)
+        return found(boxes, *given, **options)
+
+    def wait_for(tasks: tuple[Future[object]]) -> None:
+        is_wanted.set()
+        wait(tasks)
+
+    monkeypatch.setattr(BlockBoxes, "candidates", candidates)
+    monkeypatch.setattr(block_lists, "wait", wait_for)
+    create(tmp_path / "s", 32)
+    with StoredRows.open(tmp_path / "s", slots=16, host_blocks=5) as rows:
+        try:
+            rows.expect(views[:2], renderer, None, views[2:4])
+            look = rows.look(views[:2], renderer)
+            assert not steps
+            call(rows, look)
+            assert steps == [0]
+        finally:
+            is_wanted.set()
 
 
 def test_a_run_that_ends_now_and_then_goes_on_from_its_snapshot(tmp_path: Path) -> None:

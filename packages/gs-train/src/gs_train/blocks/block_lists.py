@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from gs_train.blocks.box_kernels import are_among
 from gs_train.blocks.boxes import BlockBoxes, Moving
 from gs_train.blocks.partition import Ids
 from gs_train.blocks.sleep_reach import SleepReach
+from gs_train.machine.side_thread import SideThread
 from gs_train.renderers import Renderer, View
 
 
@@ -49,6 +51,10 @@ class _Early(NamedTuple):
     moving: Moving | None
     rates: dict[str, float]
 
+    def is_of(self, views: Sequence[View]) -> bool:
+        """Whether it is of these very views."""
+        return list(map(id, self.views)) == list(map(id, views))
+
     def holds(self, step: int, reaches: Mapping[str, SleepReach]) -> bool:
         """Whether the list still says something after so many steps."""
         return step - self.step <= 1 and all(
@@ -64,11 +70,18 @@ class BlockLists:
     Args:
         boxes: of all blocks.
         reaches: of ``means`` and ``scales``.
+        side: makes the lists that are begun.
+
+    Threads: one at a time. Neither boxes nor reaches change between `begin` and `end`.
     """
 
-    def __init__(self, boxes: BlockBoxes, reaches: Mapping[str, SleepReach]) -> None:
+    def __init__(
+        self, boxes: BlockBoxes, reaches: Mapping[str, SleepReach], side: SideThread
+    ) -> None:
         self._boxes = boxes
         self._reaches = reaches
+        self._side = side
+        self._begun: Future[_Early] | None = None
         self._early: _Early | None = None
 
     @property
@@ -81,13 +94,23 @@ class BlockLists:
         renderer: Renderer,
         *,
         rects: NDArray[np.int64] | None = None,
-        moving: Moving | None = None,
     ) -> Visibility:
         """See `BlockBoxes.candidates`."""
-        means, scales = self._reaches["means"], self._reaches["scales"]
-        return self._boxes.candidates(
-            views, renderer.options, means, scales, rects=rects, moving=moving
-        )
+        self.end()
+        return self._found(views, renderer, rects=rects)
+
+    def begin(self, views: Sequence[View], renderer: Renderer, blocks: Ids) -> None:
+        """Begin what `expect` gives for the same views."""
+        self.end()
+        self._begun = self._side.begin(lambda: self._listed(views, renderer, blocks, None))
+
+    def end(self) -> None:
+        """Wait for what has begun. Every other call begins with that."""
+        if self._begun is None:
+            return
+        wait((self._begun,))  # an interrupt leaves it begun
+        begun, self._begun = self._begun, None
+        self._early = begun.result()
 
     def expect(
         self,
@@ -102,15 +125,40 @@ class BlockLists:
             blocks: that the step may change; None: not known.
             rates: by attribute, of the step; None: at most the ceilings.
         """
+        self.end()
+        early = self._early
+        if early is None or not early.is_of(views) or early.step != self._step:
+            early = self._early = self._listed(views, renderer, blocks, rates)
+        return early.seen
+
+    def _listed(
+        self,
+        views: Sequence[View],
+        renderer: Renderer,
+        blocks: Ids | None,
+        rates: Mapping[str, float] | None,
+    ) -> _Early:
         ceilings = {name: reach.ceiling for name, reach in self._reaches.items()}
         known = {name: ceilings[name] if rates is None else rates[name] for name in ceilings}
         moving = None
         if blocks is not None:
             means, scales = (self._reaches[n].largest_move(known[n]) for n in ("means", "scales"))
             moving = Moving(blocks, (means, scales))
-        seen = _blocks_seen(self.candidates(views, renderer, moving=moving))
-        self._early = _Early(tuple(views), seen, self._step, ceilings, moving, known)
-        return seen
+        seen = _blocks_seen(self._found(views, renderer, moving=moving))
+        return _Early(tuple(views), seen, self._step, ceilings, moving, known)
+
+    def _found(
+        self,
+        views: Sequence[View],
+        renderer: Renderer,
+        *,
+        rects: NDArray[np.int64] | None = None,
+        moving: Moving | None = None,
+    ) -> Visibility:
+        means, scales = self._reaches["means"], self._reaches["scales"]
+        return self._boxes.candidates(
+            views, renderer.options, means, scales, rects=rects, moving=moving
+        )
 
     def of(self, views: Sequence[View], renderer: Renderer, changed: Ids) -> BlocksSeen:
         """The blocks that views may see. Where these were expected, nothing is waited for.
@@ -118,13 +166,10 @@ class BlockLists:
         Args:
             changed: blocks that the last step changed.
         """
+        self.end()
         early, self._early = self._early, None
-        if (
-            early is None
-            or list(map(id, early.views)) != list(map(id, views))
-            or not early.holds(self._step, self._reaches)
-        ):
-            return _blocks_seen(self.candidates(views, renderer))
+        if early is None or not early.is_of(views) or not early.holds(self._step, self._reaches):
+            return _blocks_seen(self._found(views, renderer))
         if self._step == early.step:
             return early.seen
         if early.moving is not None and are_among(changed, early.moving.blocks):

@@ -33,6 +33,7 @@ from gs_train.blocks.stored_looks import (
 from gs_train.blocks.stored_state import from_bytes, scene_state, within
 from gs_train.blocks.stored_steps import StoredSteps
 from gs_train.errors import InputError
+from gs_train.machine.side_thread import SideThread
 from gs_train.machine.usable_cores import usable_cores
 from gs_train.renderers import Renderer, Rows, View
 from gs_train.renderers.culling import cameras_of
@@ -88,6 +89,7 @@ class StoredRows:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self.block_rows = k, store.block_rows
         self._open: Ids | None = None  # blocks of the look that is open
+        self._then: tuple[View, ...] = ()  # of the batch after the one that is expected
         self.device = torch.device(device)
         n = slots * store.block_rows
         tables = {
@@ -106,7 +108,7 @@ class StoredRows:
             for name in BOXED
             for own in [within(state, f"reach/{name}")]
         }
-        self._lists = BlockLists(self.boxes, self.reach)
+        self._lists = BlockLists(self.boxes, self.reach, SideThread(self.device))
         self._groups = {
             name: StoredAdam(names, k, betas, eps, within(state, f"schedule/{name}"), self.device)
             for name, names in (("geometry", GEOMETRY), ("appearance", APPEARANCE))
@@ -201,6 +203,7 @@ class StoredRows:
 
     def close(self) -> None:
         """Wait for what is under way; what changed since the last snapshot is lost."""
+        self._lists.end()
         self.cache.close()
         self._store.close()
 
@@ -221,6 +224,7 @@ class StoredRows:
     def blocks_in(self, low: Sequence[float], high: Sequence[float]) -> Ids:
         """(n,) sorted, the blocks with means in the box from ``low`` to ``high``, and perhaps
         others."""
+        self._lists.end()
         return self.boxes.within(low, high, self.reach["means"], self.reach["scales"])
 
     def expect(
@@ -228,6 +232,7 @@ class StoredRows:
         views: Sequence[View],
         renderer: Renderer,
         rates: Mapping[str, float] | None = None,
+        then: Sequence[View] = (),
     ) -> None:
         """Find what the next batch may see, and begin to bring it; changes no result.
 
@@ -235,8 +240,10 @@ class StoredRows:
 
         Args:
             rates: by attribute, of the step of the look that is open; None: at most the ceilings.
+            then: of the batch after that one, which the next look begins to find.
         """
         self.cache.expect(self._lists.expect(views, renderer, self._open, rates).blocks)
+        self._then = tuple(then)
 
     @torch.no_grad()
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
@@ -282,6 +289,9 @@ class StoredRows:
         """
         self._steps.need_whole()
         seen = self._lists.of(views, renderer, self._steps.changed)
+        if self._then:  # so that the list is there once the views of this look are enqueued
+            self._lists.begin(self._then, renderer, seen.blocks)
+            self._then = ()
         cameras = cameras_of(views)
         counts = self._stored.counts_of(seen, len(views)) if most_listed else ()
         has_room = most_rows is None or self._stored.count(seen.blocks) <= most_rows
@@ -316,6 +326,7 @@ class StoredRows:
             OSError, StoreCorruptError: blocks that came in turns cannot be brought again. Some rows
                 have taken the step then, and others have not.
         """
+        self._lists.end()
         self._steps.begin(rates, later)
         if len(look.used):
             (part,) = look.parts
@@ -349,6 +360,7 @@ class StoredRows:
             Others: see :meth:`gs_pinned.BlockCache.snapshot_async`.
         """
         self._steps.need_whole()
+        self._lists.end()
         schedules = {name: group.schedule.state_dict() for name, group in self._groups.items()}
         boxes = self.boxes.state()
         state = scene_state(self._k, self.betas, self.eps, boxes, self.reach, schedules)

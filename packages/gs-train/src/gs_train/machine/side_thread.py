@@ -32,6 +32,20 @@ class SideThread:
         self._threads = ThreadPoolExecutor(1, "gs-train") if has_thread else None
         self._device = device
 
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Call it on the thread, with the same current stream; at once where there is none. Calls
+        run one after another.
+
+        Raises:
+            Exception: what it raised, where there is no thread; else its result raises that.
+        """
+        if self._threads is None:
+            return _done(call)
+        if self._device.type == "cuda":
+            stream = torch.cuda.current_stream(self._device)
+            return self._threads.submit(_on_stream, stream, call)
+        return self._threads.submit(call)
+
     @contextmanager
     def running(self, call: Callable[[], T], *, waits: bool = True) -> Iterator[Future[T]]:
         """Call it on the thread, with the same current stream; it has returned where the block
@@ -43,19 +57,18 @@ class SideThread:
         Raises:
             Exception: what it raised, where the block itself raised nothing.
         """
-        if self._threads is None or not waits:
-            task: Future[T] = Future()
-            task.set_result(call())
-        elif self._device.type == "cuda":
-            stream = torch.cuda.current_stream(self._device)
-            task = self._threads.submit(_on_stream, stream, call)
-        else:
-            task = self._threads.submit(call)
+        task = self.begin(call) if waits else _done(call)
         try:
             yield task
         finally:
             wait((task,))
         task.result()
+
+
+def _done(call: Callable[[], T]) -> Future[T]:
+    task: Future[T] = Future()
+    task.set_result(call())
+    return task
 
 
 def _on_stream(stream: torch.cuda.Stream, call: Callable[[], T]) -> T:

@@ -117,8 +117,9 @@ class BlockPlanner:
 
 
 class BlockLookahead:
-    """A `LooksAhead`: blocks of the next batch begin to come. Boxes hold what steps between move,
-    so that nothing else has to be found early."""
+    """A `LooksAhead`: blocks of the next batch begin to come, which are found from the beginning of
+    the present one on. Boxes hold what steps between move, so that nothing else has to be found
+    early."""
 
     def __init__(self, rows: StoredRows, renderer: Renderer) -> None:
         self._rows = rows
@@ -134,7 +135,8 @@ class BlockLookahead:
     ) -> EarlyList | None:
         """Begins to bring what the next batch may see; there is no list."""
         if k == 0 and upcoming and upcoming[0]:
-            self._rows.expect(upcoming[0], self._renderer, settings.rates)
+            then = upcoming[1] if len(upcoming) > 1 else ()
+            self._rows.expect(upcoming[0], self._renderer, settings.rates, then)
         return None
 
     def looked(self) -> torch.cuda.Event | None:
