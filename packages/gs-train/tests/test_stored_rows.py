@@ -307,6 +307,26 @@ def test_a_list_that_has_begun_is_made_before_boxes_change(
             is_wanted.set()
 
 
+def test_a_list_that_fails_leaves_no_store_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = functools.partial(SideThread, has_thread=True)
+    monkeypatch.setattr(stored_rows, "SideThread", beside)
+    create(tmp_path / "s", 32)
+    rows = StoredRows.open(tmp_path / "s", slots=16, host_blocks=5)
+    views, renderer = street_views(), make_renderer("cpu", RenderOptions())
+    rows.expect(views[:2], renderer, None, views[2:4])
+
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("the device failed")
+
+    monkeypatch.setattr(BlockBoxes, "candidates", fail)
+    rows.look(views[:2], renderer)
+    with pytest.raises(RuntimeError, match="the device failed"):
+        rows.close()
+    BlockStore.open(tmp_path / "s").close()
+
+
 def test_a_run_that_ends_now_and_then_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     n_steps, views, renderer = 30, street_views(), make_renderer("cpu", RenderOptions())
     batches = [[views[i] for i in batch] for batch in drive(n_steps, BATCH)]

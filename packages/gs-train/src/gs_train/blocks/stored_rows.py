@@ -203,9 +203,11 @@ class StoredRows:
 
     def close(self) -> None:
         """Wait for what is under way; what changed since the last snapshot is lost."""
-        self._lists.end()
-        self.cache.close()
-        self._store.close()
+        try:
+            self._lists.end()
+        finally:
+            self.cache.close()
+            self._store.close()
 
     def __enter__(self) -> Self:
         return self
