@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -24,6 +25,8 @@ from gs_train.checkpoint.row_names import STRANDS
 from gs_train.cli import main
 from gs_train.errors import InputError
 from gs_train.files.ply import load_ply
+from gs_train.options.config import FitConfig
+from gs_train.runs.offload import few_views
 from gs_train.runs.step_report import StepReport, StopTraining
 
 STEPS = 16
@@ -127,6 +130,23 @@ def test_all_gpus_are_those_of_the_machine(
     ranks = json.loads((out / "metrics.json").read_text())["ranks"]
     assert len(ranks) == torch.cuda.device_count()
     assert f" in {len(ranks)} processes" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "cut_views", "said"),
+    [
+        (1, "auto", "a batch of 1 view is cut for 3 processes, which may take longer than one"),
+        (2, "never", "a batch of 2 views leaves 1 of 3 processes idle: --batch-size 3, or a mult"),
+        (3, "auto", None),
+    ],
+)
+def test_fewer_views_than_ranks_are_a_line(
+    batch_size: int, cut_views: Literal["auto", "never"], said: str | None
+) -> None:
+    config = FitConfig(data=Path("d"), out=Path("o"), batch_size=batch_size, cut_views=cut_views)
+    line = few_views(config, 3)
+    assert line == said or (said and line and line.startswith(said))
+    assert few_views(config, 1) is None
 
 
 @pytest.mark.long
@@ -251,6 +271,7 @@ def test_a_photograph_that_is_broken_ends_all_ranks_with_their_steps_saved(
     lines = capfd.readouterr().err.splitlines()
     (line,) = (line for line in lines if "error" in line)
     assert re.match(rf"gs-train: error: rank [01]: {broken} must be a readable image, got: ", line)
+    assert sum(line.startswith("a batch of 1 view leaves 1 of 2 processes") for line in lines) == 1
     newest = latest_checkpoint(out / "checkpoints")
     assert newest is not None
     step = load_checkpoint(newest).step

@@ -153,6 +153,21 @@ def sharing_of(config: FitConfig, world: World) -> Sharing:
     return Sharing(world, cuts_views=config.cut_views == "auto")
 
 
+def few_views(config: FitConfig, n_ranks: int) -> str | None:
+    """What to say of batches with fewer views than ranks; None where they have enough."""
+    n = config.batch_size
+    if n >= n_ranks:
+        return None
+    views = f"a batch of {n} view{'s'[: n != 1]}"
+    what = f"{views} is cut for {n_ranks} processes, which may take longer than one takes"
+    if config.cut_views == "never":
+        what = f"{views} leaves {n_ranks - n} of {n_ranks} processes idle"
+    return (
+        f"{what}: --batch-size {n_ranks}, or a multiple of it, lets each draw whole views "
+        f"(gs-train plan --gpus {n_ranks} foretells the rates)"
+    )
+
+
 def training_views(scene: Scene) -> list[View]:
     """Those that batches are drawn from."""
     return [scene.views[i] for i in scene.capture.train]

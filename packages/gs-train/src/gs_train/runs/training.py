@@ -41,7 +41,7 @@ from gs_train.runs.held_out import HeldOut
 from gs_train.runs.init_splats import first_splats
 from gs_train.runs.lock import RunLock, locked
 from gs_train.runs.loop import train
-from gs_train.runs.offload import cap_device_memory
+from gs_train.runs.offload import cap_device_memory, few_views
 from gs_train.runs.parts import Parts
 from gs_train.runs.photographs import require_same_photographs
 from gs_train.runs.point_cloud import write_point_cloud
@@ -180,6 +180,8 @@ def fit_locked(
             _say(f"offload {choice.preset.name}: {choice.reason}")
             if expected is not None:
                 _say(expected)
+            if (few := few_views(config, world.size)) is not None:
+                _say(few)
         else:
             untraced = "" if config.trace is None else f", and {config.trace} is not written"
             _say(f"no steps are left to train{untraced}; more come with --more-steps")
