@@ -48,29 +48,38 @@ def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[BlockLists, list[str], thr
     return BlockLists(BlockBoxes(5), reaches, side), threads, may_look
 
 
-def test_a_list_that_has_begun_is_made_beside_and_once(
+def test_the_list_of_the_batch_after_is_made_beside_and_once(
     listing: tuple[BlockLists, list[str], threading.Event],
 ) -> None:
     lists, threads, may_look = listing
-    views, renderer = street_views()[:2], make_renderer("cpu", RenderOptions())
-    changed = np.arange(2)
-    lists.begin(views, renderer, changed)  # returns before the look
+    views, renderer = street_views(), make_renderer("cpu", RenderOptions())
+    here, changed = threading.current_thread().name, np.arange(2)
     may_look.set()
-    seen = lists.expect(views, renderer, changed, None)
-    assert lists.of(views, renderer, changed) is seen
-    assert len(threads) == 1
-    assert threads[0] != threading.current_thread().name
-    lists.expect(views[:1], renderer, changed, None)
-    assert threads[1:] == [threading.current_thread().name]  # others are looked at
+    first = lists.expect(views[:2], renderer, changed, None, views[2:4])
+    lists.of(views[8:], renderer, changed)  # a look between two batches
+    assert threads == [here, here]
+    may_look.clear()
+    assert lists.of(views[:2], renderer, changed) is first  # and waits for nothing
+    may_look.set()
+    second = lists.expect(views[2:4], renderer, changed, None)
+    assert lists.of(views[2:4], renderer, changed) is second
+    assert len(threads) == 3
+    assert threads[2] != here
 
 
-def test_an_error_of_a_list_that_has_begun_is_raised_once(
-    listing: tuple[BlockLists, list[str], threading.Event],
+def test_an_error_of_a_list_that_nobody_waited_for_is_raised_once(
+    listing: tuple[BlockLists, list[str], threading.Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lists, _, may_look = listing
     may_look.set()
-    renderer = make_renderer("cpu", RenderOptions())
-    lists.begin([], renderer, np.arange(2))  # of no view
-    with pytest.raises(ValueError, match="array"):
+    views, renderer = street_views(), make_renderer("cpu", RenderOptions())
+    lists.expect(views[:2], renderer, None, None, views[2:4])
+
+    def fail(*given: object, **options: object) -> None:
+        raise RuntimeError("the device failed")
+
+    monkeypatch.setattr(BlockBoxes, "candidates", fail)
+    lists.of(views[:2], renderer, np.arange(2))
+    with pytest.raises(RuntimeError, match="the device failed"):
         lists.end()
     lists.end()

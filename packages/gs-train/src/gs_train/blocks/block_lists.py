@@ -70,9 +70,9 @@ class BlockLists:
     Args:
         boxes: of all blocks.
         reaches: of ``means`` and ``scales``.
-        side: makes the lists that are begun.
+        side: makes the lists that nobody waits for yet.
 
-    Threads: one at a time. Neither boxes nor reaches change between `begin` and `end`.
+    Threads: one at a time. Boxes and reaches change after `end`, and before the next call.
     """
 
     def __init__(
@@ -81,8 +81,9 @@ class BlockLists:
         self._boxes = boxes
         self._reaches = reaches
         self._side = side
-        self._begun: Future[_Early] | None = None
         self._early: _Early | None = None
+        self._then: tuple[View, ...] = ()  # of the batch after that of the early list
+        self._begun: Future[_Early] | None = None
 
     @property
     def _step(self) -> int:
@@ -99,13 +100,8 @@ class BlockLists:
         self.end()
         return self._found(views, renderer, rects=rects)
 
-    def begin(self, views: Sequence[View], renderer: Renderer, blocks: Ids) -> None:
-        """Begin what `expect` gives for the same views."""
-        self.end()
-        self._begun = self._side.begin(lambda: self._listed(views, renderer, blocks, None))
-
     def end(self) -> None:
-        """Wait for what has begun. Every other call begins with that."""
+        """Wait for a list that is being made. Every other call begins with that."""
         if self._begun is None:
             return
         wait((self._begun,))  # an interrupt leaves it begun
@@ -118,14 +114,17 @@ class BlockLists:
         renderer: Renderer,
         blocks: Ids | None,
         rates: Mapping[str, float] | None,
+        then: Sequence[View] = (),
     ) -> BlocksSeen:
         """List what a batch may see, before the present step has ended.
 
         Args:
             blocks: that the step may change; None: not known.
             rates: by attribute, of the step; None: at most the ceilings.
+            then: of the batch after that one, whose list `of` begins to make.
         """
         self.end()
+        self._then = tuple(then)
         early = self._early
         if early is None or not early.is_of(views) or early.step != self._step:
             early = self._early = self._listed(views, renderer, blocks, rates)
@@ -161,20 +160,32 @@ class BlockLists:
         )
 
     def of(self, views: Sequence[View], renderer: Renderer, changed: Ids) -> BlocksSeen:
-        """The blocks that views may see. Where these were expected, nothing is waited for.
+        """The blocks that views may see. Where these were expected, nothing is waited for, and the
+        list of the batch after is begun.
 
         Args:
             changed: blocks that the last step changed.
         """
         self.end()
-        early, self._early = self._early, None
-        if early is None or not early.is_of(views) or not early.holds(self._step, self._reaches):
+        early, then = self._early, self._then
+        if early is None or not early.is_of(views):  # a look between two batches
             return _blocks_seen(self._found(views, renderer))
+        self._early, self._then = None, ()
+        seen = self._up_to_date(early, renderer, changed)
+        if then:
+            self._begun = self._side.begin(
+                lambda: self._listed(then, renderer, seen.blocks, rates=None)
+            )
+        return seen
+
+    def _up_to_date(self, early: _Early, renderer: Renderer, changed: Ids) -> BlocksSeen:
+        if not early.holds(self._step, self._reaches):
+            return _blocks_seen(self._found(early.views, renderer))
         if self._step == early.step:
             return early.seen
         if early.moving is not None and are_among(changed, early.moving.blocks):
             return early.seen
-        return _with_all_of(changed, early.seen, len(views))
+        return _with_all_of(changed, early.seen, len(early.views))
 
 
 def _blocks_seen(found: Visibility) -> BlocksSeen:

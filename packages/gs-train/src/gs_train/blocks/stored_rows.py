@@ -89,7 +89,6 @@ class StoredRows:
             raise InputError(f"{store.path} must hold rows of a scene, got other planes")
         self._k, self.block_rows = k, store.block_rows
         self._open: Ids | None = None  # blocks of the look that is open
-        self._then: tuple[View, ...] = ()  # of the batch after the one that is expected
         self.device = torch.device(device)
         n = slots * store.block_rows
         tables = {
@@ -242,10 +241,10 @@ class StoredRows:
 
         Args:
             rates: by attribute, of the step of the look that is open; None: at most the ceilings.
-            then: of the batch after that one, which the next look begins to find.
+            then: of the batch after that one. What it may see is found from the next batch's look
+                on.
         """
-        self.cache.expect(self._lists.expect(views, renderer, self._open, rates).blocks)
-        self._then = tuple(then)
+        self.cache.expect(self._lists.expect(views, renderer, self._open, rates, then).blocks)
 
     @torch.no_grad()
     def look(self, views: Sequence[View], renderer: Renderer) -> Look:
@@ -291,9 +290,6 @@ class StoredRows:
         """
         self._steps.need_whole()
         seen = self._lists.of(views, renderer, self._steps.changed)
-        if self._then:  # so that the list is there once the views of this look are enqueued
-            self._lists.begin(self._then, renderer, seen.blocks)
-            self._then = ()
         cameras = cameras_of(views)
         counts = self._stored.counts_of(seen, len(views)) if most_listed else ()
         has_room = most_rows is None or self._stored.count(seen.blocks) <= most_rows
