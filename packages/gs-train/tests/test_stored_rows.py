@@ -40,6 +40,13 @@ BETAS = 0.9**BATCH, 0.999**BATCH
 WIDTHS = {"means": 3, "scales": 3, "quats": 4, "opacities": 1, "sh0": 3, "shN": 3 * K}
 
 
+@pytest.fixture
+def _lists_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of blocks are made on a thread of their own, as where rows are on a GPU."""
+    beside = functools.partial(SideThread, has_thread=True)
+    monkeypatch.setattr(stored_rows, "SideThread", beside)
+
+
 def scene() -> tuple[Rows, Tensor]:
     """Rows in the order of their keys, and keys."""
     generator = torch.Generator().manual_seed(3)
@@ -188,17 +195,10 @@ def assert_within_boxes(stored: StoredRows, block: np.ndarray, now: Rows) -> Non
         ),
     ],
 )
+@pytest.mark.usefixtures("_lists_beside")
 def test_rows_are_those_that_train_in_one_place(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    block_rows: int,
-    slots: int,
-    host_blocks: int,
-    n_steps: int,
-    rates: str,
+    tmp_path: Path, block_rows: int, slots: int, host_blocks: int, n_steps: int, rates: str
 ) -> None:
-    beside = functools.partial(SideThread, has_thread=True)
-    monkeypatch.setattr(stored_rows, "SideThread", beside)
     factor = FACTORS[rates]
     alone, views = AllRows(factor), street_views()
     create(tmp_path / "s", block_rows)
@@ -274,13 +274,12 @@ def _snapshot(rows: StoredRows, look: Look) -> None:
         pytest.param(lambda rows, look: rows.close(), id="close"),
     ],
 )
+@pytest.mark.usefixtures("_lists_beside")
 def test_a_list_that_has_begun_is_made_before_boxes_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[StoredRows, Look], object]
 ) -> None:
     """It is made on another thread, as late as may be."""
     views, renderer = street_views(), make_renderer("cpu", RenderOptions())
-    beside = functools.partial(SideThread, has_thread=True)
-    monkeypatch.setattr(stored_rows, "SideThread", beside)
     is_wanted, found, steps = threading.Event(), BlockBoxes.candidates, []
 
     def candidates(boxes: BlockBoxes, *given: Any, **options: Any) -> object:
@@ -307,11 +306,10 @@ def test_a_list_that_has_begun_is_made_before_boxes_change(
             is_wanted.set()
 
 
+@pytest.mark.usefixtures("_lists_beside")
 def test_a_list_that_fails_leaves_no_store_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beside = functools.partial(SideThread, has_thread=True)
-    monkeypatch.setattr(stored_rows, "SideThread", beside)
     create(tmp_path / "s", 32)
     rows = StoredRows.open(tmp_path / "s", slots=16, host_blocks=5)
     views, renderer = street_views(), make_renderer("cpu", RenderOptions())

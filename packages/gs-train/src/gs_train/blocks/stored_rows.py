@@ -241,8 +241,7 @@ class StoredRows:
 
         Args:
             rates: by attribute, of the step of the look that is open; None: at most the ceilings.
-            then: of the batch after that one. What it may see is found from the next batch's look
-                on.
+            then: of the batch after that one, whose blocks are found beside the next batch.
         """
         self.cache.expect(self._lists.expect(views, renderer, self._open, rates, then).blocks)
 

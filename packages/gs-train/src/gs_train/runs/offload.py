@@ -158,7 +158,7 @@ def few_views(config: FitConfig, n_ranks: int) -> str | None:
     n = config.batch_size
     if n >= n_ranks:
         return None
-    views = f"a batch of {n} view{'s'[: n != 1]}"
+    views = f"a batch of {n} view{'s' * (n > 1)}"
     what = f"{views} is cut for {n_ranks} processes, which may take longer than one takes"
     if config.cut_views == "never":
         what = f"{views} leaves {n_ranks - n} of {n_ranks} processes idle"

@@ -117,8 +117,8 @@ class BlockPlanner:
 
 
 class BlockLookahead:
-    """A `LooksAhead`: blocks of the next batch begin to come, which are found from the beginning of
-    the present one on. Boxes hold what steps between move, so that nothing else has to be found
+    """A `LooksAhead`: blocks of the next batch begin to come. Blocks of the batch after are found
+    beside the next one. Boxes hold what steps between move, so that nothing else has to be found
     early."""
 
     def __init__(self, rows: StoredRows, renderer: Renderer) -> None:
