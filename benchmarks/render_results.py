@@ -95,7 +95,6 @@ OF_PACKAGES: dict[str, Table] = {
     "means-extent": means_extent,
     "tide": tide,
     "tide-20m": tide,
-    "tide-20m-batch1": tide,
     "tide-75m": saturated,
     "tide-100m": saturated,
     "survey": survey,
