@@ -4,9 +4,9 @@
 Decides how many GPUs a scene needs, and how far ``gs-train plan --gpus`` can be believed. The
 synthetic city on W ranks, each of which may take so much device memory and no more (torch refuses
 what is beyond it, as a smaller card would). The search begins with the number that ``plan`` calls
-the largest, and halves the gap between a number that trains and one that does not until it is
-small. Each try is a call of its own with fresh processes: so many steps, with the limits that
-``fit`` would take, or the tightest ones where ``plan`` says that the rows do not fit.
+the largest, times ``--first``, and halves the gap between a number that trains and one that does
+not until it is small. Each try is a call of its own with fresh processes: so many steps, with the
+limits that ``fit`` would take, or the tightest ones where ``plan`` says that the rows do not fit.
 
     PYTHONPATH=benchmarks python benchmarks/ranks/bench_largest_ranks.py --cap 8 --json largest.json
 
@@ -34,7 +34,7 @@ from launching import Line, links, measured, worlds
 from harness import Record, add_json_option
 
 PRESETS = ("none", "best")
-_STRIDE = 1.2  # from the foretold number to the next one, until one trains and one does not
+_STRIDE = 1.2  # from the first number to the next one, until one trains and one does not
 
 
 @dataclasses.dataclass
@@ -49,10 +49,10 @@ class Search:
     low: int = 0
     high: int | None = None
 
-    def following(self, foretold: int, within: float) -> int | None:
+    def following(self, first: int, within: float) -> int | None:
         """The number to try next; None: the gap is small."""
         if self.high is None:
-            return round(self.low * _STRIDE) if self.low else foretold
+            return round(self.low * _STRIDE) if self.low else first
         if not self.low:
             smaller = round(self.high / _STRIDE)
             return smaller if smaller < self.high else None
@@ -101,14 +101,15 @@ def search(
     assert seen is not None
     foretold = int(seen["samples"][0])
     found, best, tries = Search(), None, []
-    n_rows: int | None = max(foretold, 4)
+    first = max(round(foretold * options.first), 4)
+    n_rows: int | None = first
     while n_rows is not None and time.monotonic() < ends:
         line, ran_out = tried(options, preset, batch, ranks, n_rows)
         found.note(n_rows, line is not None)
         best = line if line is not None and n_rows == found.low else best
         tries.append([n_rows, not ran_out])
         print(f"  {n_rows:,}: {'memory ran out' if ran_out else 'trains'}", flush=True)
-        n_rows = found.following(foretold, options.within)
+        n_rows = found.following(first, options.within)
     if best is None:
         return None
     facts = best["facts"] | {"foretold_largest_n": foretold, "smallest_refused": found.high}
@@ -130,6 +131,7 @@ def arguments() -> argparse.Namespace:
         "--ranks", type=int, nargs="+", help="numbers of ranks; 1 and all GPUs by default"
     )
     parser.add_argument("--steps", type=int, default=20, help="of a try")
+    parser.add_argument("--first", type=float, default=1.0, help="try, times what plan foretells")
     parser.add_argument("--within", type=float, default=1.05, help="the gap that ends the search")
     parser.add_argument("--limit", type=float, default=1e9, help="seconds until no try begins")
     parser.add_argument("--overlap", type=float, default=0.67, help="of neighbours")
