@@ -23,13 +23,14 @@ def exposures(name: str, result: Result) -> list[str]:
             required(result.line(kind, unit), kind) for kind in (PLAIN, WITH, DIFFERENCE)
         )
         cells = [spread(one, digits), spread(other, digits), difference(gain, digits)]
+        cells.append(spread(gain, digits))
         rows.append([head, *cells])
     axes = result.lines[0].axes
     words = (
         f"Held-out views of {axes['capture']} ({axes['photographs']} photographs, "
         f"{axes['size'][0]} x {axes['size'][1]}) after {axes['steps']:,} steps of a view each, "
         f"`--strategy {axes['strategy']}`, {len(result.facts['seeds'])} seeds: median (least to "
-        "most), and the mean of differences seed by seed with its standard error."
+        "most), the mean of differences seed by seed with its standard error, and these differences."
     )
-    heads = ["", "without", "`--exposure`", "difference"]
+    heads = ["", "without", "`--exposure`", "difference", "of single seeds"]
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)

@@ -44,6 +44,18 @@ def test_missing_photographs_are_one_list(gappy: Path, tmp_path: Path) -> None:
         open_capture(config_of(gappy, tmp_path), RunFolder(tmp_path), StopRequest())
 
 
+def test_every_missing_photograph_is_named(gappy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in "ace":
+        (gappy / f"images/{name}.png").unlink()
+    words = ["check", str(gappy), "--renderer", "cpu"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert "4 missing (first a.png; b.png; c.png; gs-train check --json names all)" in error
+    assert main([*words, "--json"]) == 2
+    missing = json.loads(capsys.readouterr().out)["photographs"]["missing"]
+    assert missing == {"n": 4, "names": ["a.png", "b.png", "c.png", "e.png"]}
+
+
 def test_missing_photographs_are_left_out_and_counted(gappy: Path, tmp_path: Path) -> None:
     config = config_of(gappy, tmp_path, allow_missing=True, test_every=2)
     loaded = open_capture(config, RunFolder(tmp_path), StopRequest())

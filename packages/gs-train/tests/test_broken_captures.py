@@ -190,7 +190,7 @@ PHOTOGRAPHS: dict[str, tuple[Damage, str]] = {
     "a cropped copy": (reshaped, r"images_2 must hold .* \(first 02.png: 32x20, camera 1 has 64x4"),
     "all of other names": (
         lambda f: [p.rename(p.with_suffix(".jpg")) for p in (f / "images").iterdir()],
-        r"got 4 missing \(first 00.png; 01.png; 02.png\)",
+        r"got 4 missing \(first 00.png; 01.png; 02.png; gs-train check --json names all\)",
     ),
 }
 ALL = {

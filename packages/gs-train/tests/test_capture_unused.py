@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -95,6 +96,14 @@ def test_what_is_found_and_not_used_is_one_line(name: str, folder: Path) -> None
     make, line = CASES[name]
     make(folder)
     assert notes(folder) == (line,)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_check_has_the_line(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make, line = CASES[name]
+    make(folder)
+    main(["check", str(folder), "--renderer", "cpu", "--json"])
+    assert json.loads(capsys.readouterr().out)["notes"].count(line) == 1
 
 
 def test_fit_and_plan_print_the_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,10 +80,10 @@ def test_photographs_are_counted_by_what_is_wrong(copy: Path, capsys: Captured) 
         Image.new("RGBA", size).save(copy / "images" / name, format="PNG")
     result = check(copy, capsys, status=2)
     found = result["photographs"]
-    assert found["missing"] == {"n": 1, "first": [names[0]]}
-    assert found["unreadable"] == {"n": 1, "first": [names[1]]}
-    assert found["other_size"] == {"n": 1, "first": [names[2]]}
-    assert found["other_shape"] == {"n": 1, "first": [names[3]]}
+    assert found["missing"] == {"n": 1, "names": [names[0]]}
+    assert found["unreadable"] == {"n": 1, "names": [names[1]]}
+    assert found["other_size"] == {"n": 1, "names": [names[2]]}
+    assert found["other_shape"] == {"n": 1, "names": [names[3]]}
     assert found["with_alpha"] == 2
     assert "got 1 missing" in result["refused"]
     assert result["fit"] is None
@@ -101,8 +101,14 @@ def test_masks_are_looked_at_as_fit_does(copy: Path, capsys: Captured) -> None:
     (copy / "masks").mkdir()
     mask = copy / "masks" / f"{name}.png"
     Image.new("L", (64, 48)).save(mask)
-    assert check(copy, capsys)["fit"]["n_masked"] == 1
-    assert check(copy, capsys, "--mask", "off")["fit"]["n_masked"] == 0
+    found = check(copy, capsys)
+    assert found["fit"]["n_masked"] == 1
+    hides = "black pixels are left out of loss and scores (--mask ignore)"
+    n = found["n_images"]
+    assert found["notes"] == [f"masks/: masks of 1 of {n} photographs: {hides}"]
+    unused = check(copy, capsys, "--mask", "off")
+    assert unused["fit"]["n_masked"] == 0
+    assert unused["notes"] == ["masks/ found, not used: every pixel is trained on"]
     mask.write_text("no image")
     assert "masks" in check(copy, capsys, status=2)["refused"]
     fit = check(copy, capsys, "--skip-broken")["fit"]
@@ -167,7 +173,7 @@ def test_errors_overlap_and_points_out_of_place_are_found(tmp_path: Path, capsys
     result = check(folder, capsys)
     points, tracks = result["points"], result["tracks"]
     assert (points["n"], points["n_far"]) == (40, 1)
-    assert points["cameras_without"] == {"n": 1, "first": ["05.png"]}
+    assert points["cameras_without"] == {"n": 1, "names": ["05.png"]}
     assert tracks["n_observations"] == 100
     assert tracks["n_behind"] == 3  # of the first point
     assert tracks["median_px"] < 1e-6

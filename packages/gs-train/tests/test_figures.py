@@ -10,6 +10,7 @@ import torch
 from appearance_models import OPTIONS, RATES, make_rows
 from street import street_rows, street_views
 
+import gs_train.runs.expectation
 import gs_train.runs.figures
 import gs_train.runs.trainer
 from gs_train.backends import tiered_engine
@@ -207,14 +208,34 @@ def test_a_run_says_what_it_took_beside_what_was_to_be_expected(
     metrics = fit(_config(capture, tmp_path / "run", "best"))
     sections = {name: metrics[name] for name in ("predicted", "real")}
     for of in sections.values():
-        assert list(of) == ["device_bytes", "pinned_bytes", "host_bytes", "images_per_second"]
+        names = ["device_bytes", "pinned_bytes", "host_bytes", "images_per_second", "seconds"]
+        assert list(of) == names
         # Without a GPU everything is in the host's memory; six steps tell no rate.
         assert (of["device_bytes"], of["pinned_bytes"]) == ("n/a", "n/a")
         assert of["images_per_second"] == "n/a"
         assert of["host_bytes"] > 712 * metrics["n_gaussians"]
+    assert sections["predicted"]["seconds"] == "n/a"  # they are over before anything is said
+    assert sections["real"]["seconds"] == metrics["seconds"]
     assert main(["eval", str(tmp_path / "run"), "--renderer", "cpu"]) == 0
     read = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert read == metrics
+
+
+def test_the_time_that_was_said_is_kept(
+    capture: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in (("_WARM_UP", 1), ("_LEAST_STEPS", 2), ("_LEAST_S", 0.0)):
+        monkeypatch.setattr(gs_train.runs.expectation, name, value)
+    metrics = fit(_config(capture, tmp_path / "run", "none"))
+    assert "steps will take about 0:0" in capsys.readouterr().err
+    assert metrics["predicted"]["seconds"] > 0
+    page = (tmp_path / "run/report.html").read_text()
+    shown = [f"{metrics[of]['seconds']:.1f}" for of in ("predicted", "real")]
+    cells = "".join(f'<td class="number">{value}</td>' for value in shown)
+    assert f"<tr><td>seconds</td>{cells}</tr>" in page
 
 
 def test_a_traced_run_says_how_idle_the_device_was(capture: Path, tmp_path: Path) -> None:

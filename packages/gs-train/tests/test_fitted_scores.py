@@ -156,6 +156,25 @@ def test_a_run_with_exposures_reports_both_scores_and_goes_on(
         assert "--resume must keep the run's options" in capsys.readouterr().err
 
 
+def test_eval_fits_colours_to_a_run_without_exposures(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    assert fit(tiny_capture, run, "--steps", "2") == 0
+    plain = json.loads((run / "metrics.json").read_text())
+    assert "fitted_psnr" not in plain
+    words = ["eval", str(run), "--renderer", "cpu"]
+    assert main([*words, "--exposure"]) == 0
+    both = json.loads((run / "metrics.json").read_text())
+    assert both["psnr"] == plain["psnr"]
+    assert both["fitted_psnr"] == pytest.approx(
+        sum(image["fitted_psnr"] for image in both["images"]) / len(both["images"])
+    )
+    assert "right halves after a fit of colours to the left: PSNR " in capsys.readouterr().err
+    assert main(words) == 0
+    assert json.loads((run / "metrics.json").read_text())["images"] == plain["images"]
+
+
 def test_a_run_of_earlier_versions_goes_on_without_exposures(
     tiny_capture: Path, tmp_path: Path
 ) -> None:

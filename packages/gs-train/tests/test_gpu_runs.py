@@ -98,8 +98,7 @@ def test_a_run_says_what_it_took_and_what_was_to_be_expected(
     command = ["fit", str(tiny_capture), "--steps", "60", "--batch-size", "2", "--cap", "20000"]
     assert main([*command, "--offload", "best", "--out", str(tmp_path / "run")]) == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    names = ["device_bytes", "pinned_bytes", "host_bytes", "images_per_second"]
     for section in ("predicted", "real"):
-        assert list(metrics[section]) == [
-            "device_bytes", "pinned_bytes", "host_bytes", "images_per_second"
-        ]  # fmt: skip
-        assert all(value > 0 for value in metrics[section].values()), metrics[section]
+        assert list(metrics[section]) == [*names, "seconds"]
+        assert all(metrics[section][name] > 0 for name in names), metrics[section]

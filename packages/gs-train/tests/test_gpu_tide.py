@@ -222,11 +222,10 @@ def test_what_came_is_beside_what_was_foretold(
     monkeypatch.setattr(figures, "_WORTH_S", 0.0)
     few = ("--block-rows", "64", "--tide.slots", "12", "--tide.arena", "1MB")
     of = _metrics(_fit(tiny_capture, tmp_path / "run", *few))
+    names = ["device_bytes", "pinned_bytes", "host_bytes", "images_per_second"]
+    names += ["drive_read_a_step_bytes", "drive_written_a_step_bytes"]
     for section in ("predicted", "real"):
         values = of[section]
         assert isinstance(values, dict)
-        assert list(values) == [
-            "device_bytes", "pinned_bytes", "host_bytes", "images_per_second",
-            "drive_read_a_step_bytes", "drive_written_a_step_bytes",
-        ]  # fmt: skip
-        assert all(value > 0 for value in values.values()), values
+        assert list(values) == [*names, "seconds"]
+        assert all(values[name] > 0 for name in names), values

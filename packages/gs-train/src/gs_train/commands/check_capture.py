@@ -16,6 +16,7 @@ from gs_train.data.colmap_records import FloatArray, PointTable
 from gs_train.data.depths import find_depths
 from gs_train.data.examine import split_of
 from gs_train.data.frame import Frame
+from gs_train.data.masks import alpha_line, find_masks, unused_alpha_line, uses_alpha
 from gs_train.data.photographs import Found, look_at_photographs
 from gs_train.data.pixels import Header
 from gs_train.data.ranges import FARTHEST_POINT, in_reach
@@ -59,6 +60,8 @@ class CaptureFacts:
         }
         with contextlib.suppress(InputError):
             result["photographs"] = self._photographs()
+        with contextlib.suppress(InputError):
+            result["notes"] += self._masks()
         with contextlib.suppress(InputError):
             result["notes"] += self._depths()
         try:
@@ -135,6 +138,19 @@ class CaptureFacts:
             }
             for kind, n in kinds.most_common()
         ]
+
+    def _masks(self) -> list[str]:
+        """Lines about masks and alpha channels."""
+        masks, lines = find_masks(self.source, self.run.mask)
+        n_alpha = sum(
+            mask is None and isinstance(found, Header) and found.has_alpha
+            for mask, found in zip(masks, self.looks)
+        )
+        if n_alpha and uses_alpha(self.run.mask):
+            lines.append(alpha_line(n_alpha, len(masks), self.run.mask))
+        elif n_alpha:
+            lines.append(unused_alpha_line(n_alpha, self.run.background))
+        return [printable(line) for line in lines]
 
     def _depths(self) -> list[str]:
         """Lines about depth maps."""
@@ -238,8 +254,8 @@ class CaptureFacts:
         return sees
 
     def _named(self, indices: Any) -> dict[str, Any]:
-        """How many images, and the names of the first."""
-        return {"n": len(indices), "first": [self._name(i) for i in indices[:_SHOWN]]}
+        """How many images, and their names."""
+        return {"n": len(indices), "names": [self._name(i) for i in indices]}
 
     def _name(self, index: int) -> str:
         return printable(self.source.model.images[int(index)].name)

@@ -9,6 +9,7 @@ from typing import IO, Any
 from gs_train.sizes import format_bytes
 
 _WIDTH = 14
+_SHOWN = 5  # names of images
 
 
 def print_check(result: dict[str, Any], *, file: IO[str]) -> None:
@@ -169,5 +170,6 @@ def _of_fit(fit: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _first(found: dict[str, Any]) -> str:
-    more = ", ..." if found["n"] > len(found["first"]) else ""
-    return f": {', '.join(found['first'])}{more}"
+    names = found["names"]
+    more = ", ... (--json names all)" if len(names) > _SHOWN else ""
+    return f": {', '.join(names[:_SHOWN])}{more}"

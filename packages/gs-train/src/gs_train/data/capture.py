@@ -15,7 +15,15 @@ from gs_train.data.colmap_records import FloatArray, Image
 from gs_train.data.depths import DepthMap, GivenDepth
 from gs_train.data.distortion import Pinhole
 from gs_train.data.examine import examine
-from gs_train.data.masks import GivenMask, Mask, Mode, mask_of, uses_alpha
+from gs_train.data.masks import (
+    GivenMask,
+    Mask,
+    Mode,
+    color_of_transparent,
+    mask_of,
+    unused_alpha_line,
+    uses_alpha,
+)
 from gs_train.data.photographs import MOST_PIXELS
 from gs_train.data.pixel_file import PixelSize
 from gs_train.data.pixels import decode_rgb
@@ -198,7 +206,7 @@ def load_capture(
     model, broken = found.model, set(found.broken)
     jobs, mask_jobs, masks = {}, {}, {}
     transparent = found.with_alpha if not uses_alpha(mask) else frozenset()
-    behind = dict.fromkeys(transparent, 255 if _shown(background) == "white" else 0)
+    behind = dict.fromkeys(transparent, 255 if color_of_transparent(background) == "white" else 0)
     depth_jobs, maps = {}, dict(enumerate(found.depths))
     for index, (image, path) in enumerate(zip(model.images, found.source.photographs)):
         if index in broken:
@@ -237,10 +245,7 @@ def load_capture(
         )
     notes = list(found.notes)
     if found.with_alpha and not uses_alpha(mask):
-        notes.append(
-            f"alpha channels found in {len(found.with_alpha)} photographs, not used: what is "
-            f"transparent is trained on as {_shown(background)} (--mask carve or ignore uses them)"
-        )
+        notes.append(unused_alpha_line(len(found.with_alpha), background))
     notes += [found.checked.note] if found.checked.note else []
     notes += [f"--skip-broken: {printable(str(error))}" for error in found.broken_masks.values()]
     notes += [f"--skip-broken: {printable(str(error))}" for error in undecodable.values()]
@@ -306,11 +311,6 @@ def _read_colours(view: CaptureView) -> NDArray[np.uint8]:
             f"{given.shape}"
         )
     return np.require(given, requirements=("C", "W"))
-
-
-def _shown(background: BackgroundKind) -> str:
-    """The colour of transparent pixels."""
-    return "white" if background == "white" else "black"
 
 
 def view_of(

@@ -21,6 +21,7 @@ from gs_train.data.pixels import decode_alpha, decode_nonzero
 from gs_train.data.readers.source import Source
 from gs_train.data.unused import found_line
 from gs_train.errors import InputError
+from gs_train.losses.background import BackgroundKind
 from gs_train.losses.mask import CARVED, IGNORED, KEPT
 
 Mode = Literal["auto", "ignore", "carve", "off"]
@@ -188,6 +189,19 @@ def find_masks(source: Source, mode: Mode) -> tuple[list[Path | None], list[str]
 def alpha_line(n: int, n_images: int, mode: Mode) -> str:
     """About photographs whose alpha channels are masks."""
     return _told(n, n_images, "alpha channels", "transparent", mode)
+
+
+def unused_alpha_line(n: int, background: BackgroundKind) -> str:
+    """About photographs whose alpha channels are no masks."""
+    return (
+        f"alpha channels found in {n} photographs, not used: what is transparent is trained on as "
+        f"{color_of_transparent(background)} (--mask carve or ignore uses them)"
+    )
+
+
+def color_of_transparent(background: BackgroundKind) -> str:
+    """What transparent pixels are where alpha channels are no masks."""
+    return "white" if background == "white" else "black"
 
 
 def _in_folder(folder: Path, name: str) -> Path | None:

@@ -232,10 +232,14 @@ def _too_large(size: Size, image: Image, max_pixels: int) -> InputError:
 
 
 def listed(kinds: Sequence[tuple[str, list[str]]]) -> str:
-    """How many there are of each kind, and the first of them; nothing of an empty kind."""
-    return ", ".join(
-        f"{len(found)} {kind} (first {'; '.join(found[:_SHOWN])})" for kind, found in kinds if found
-    )
+    """How many there are of each kind, the first of them, and what names all; nothing of an empty
+    kind."""
+    return ", ".join(f"{len(found)} {kind} ({_first(found)})" for kind, found in kinds if found)
+
+
+def _first(found: list[str]) -> str:
+    rest = "; gs-train check --json names all" if len(found) > _SHOWN else ""
+    return f"first {'; '.join(found[:_SHOWN])}{rest}"
 
 
 def _sizes(size: Size, camera: Camera) -> str:

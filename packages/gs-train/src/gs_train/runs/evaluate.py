@@ -52,6 +52,8 @@ class EvalConfig:
         renderer: auto takes raster where it can run, else gsplat, else cpu.
         lpips_backbone: file with LPIPS's network weights; the run's own when not given.
         data: where the capture is now, if it was moved.
+        exposure: score also the right halves of images, with an affine colour fitted to the left
+            halves, as runs with fit's --exposure are scored.
         gpus: number of GPUs of this machine that share the Gaussians and the images, or all (one
             GPU). With --renderer cpu a number of processes.
     """
@@ -60,6 +62,7 @@ class EvalConfig:
     renderer: Literal["auto", "raster", "gsplat", "cpu"] = "auto"
     lpips_backbone: Path | None = None
     data: Path | None = None
+    exposure: bool = False
     gpus: str | None = None
 
 
@@ -95,6 +98,7 @@ def evaluate_on_ranks(config: EvalConfig) -> dict[str, Any]:
                 lpips=lpips,
                 stop=stop,
                 frame=frame,
+                fits_colours=config.exposure,
                 world=world,
             )
 
@@ -138,6 +142,7 @@ def evaluate(config: EvalConfig, parts: Parts = _NO_PARTS) -> dict[str, Any]:
                 lpips=lpips,
                 stop=stop,
                 frame=frame,
+                fits_colours=config.exposure,
                 world=None,
             )
 
@@ -151,6 +156,7 @@ def _anew(
     lpips: Lpips | None,
     stop: StopRequest,
     frame: str,
+    fits_colours: bool,
     world: World | None,
 ) -> dict[str, Any]:
     """The `report` of a run's newest checkpoint, beside whoever writes the run."""
@@ -167,6 +173,7 @@ def _anew(
         lpips=lpips,
         stop=stop,
         frame=frame,
+        fits_colours=fits_colours,
         keep_later=True,
         world=world,
     )
@@ -186,6 +193,7 @@ def report(
     lpips: Lpips | None,
     stop: StopRequest,
     frame: str,
+    fits_colours: bool = False,
     keep_later: bool = False,
     world: World | None = None,
 ) -> dict[str, Any]:
@@ -196,6 +204,7 @@ def report(
     Args:
         model: the rows of this rank.
         frame: whose frame the run's rows are exported in.
+        fits_colours: score right halves with colours fitted, too, though the run has no exposures.
         keep_later: leave the files as they are where they are of a step after ``step``, or of
             another run than ``run_id``; for whoever does not hold the run's lock.
         world: of the ranks; None: there is one.
@@ -207,13 +216,14 @@ def report(
         Interrupted: a stop was asked for before the views had their scores; or after, and all is
             written but the pictures of the worst views.
     """
+    fits_colours = fits_colours or config.exposure
     how: dict[str, Any] = {
         "renderer": renderer,
         "lpips": lpips,
         "stop": stop,
         "skip_broken": config.skip_broken,
         "background": colour_of_scores(config.background),
-        "fits_colours": config.exposure,
+        "fits_colours": fits_colours,
     }
     world = world or Alone(renderer.device)
     n_rows = int(world.gather(model.n_rows).sum())
@@ -255,7 +265,7 @@ def report(
                 run_id=run_id,
                 lpips_net=lpips.net if lpips else None,
                 lpips_missing=None if lpips else missing_for_lpips(),
-                is_fitted=config.exposure,
+                is_fitted=fits_colours,
                 figures={**spent.figures, "frame": frame},
             )
             write_report(folder.report, metrics, config=config, log=folder.log, worst=worst)

@@ -33,6 +33,9 @@ class Expectation:
         scene: that it trains.
         suggests: whether a command line can train the scene, so that one may be suggested.
         clock: seconds, monotonic.
+
+    Attributes:
+        seconds: of all steps, as was said; None: nothing has been said.
     """
 
     def __init__(
@@ -43,6 +46,7 @@ class Expectation:
         suggests: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.seconds: float | None = None
         self._trainer = trainer
         self._scene = scene
         self._suggests = suggests
@@ -73,7 +77,8 @@ class Expectation:
     def _lines(self, step_s: float) -> list[str]:
         config = self._trainer.config
         step = self._step_time(step_s)
-        hours = as_hours(seconds_of_run(config, step, self._n_first))
+        self.seconds = seconds_of_run(config, step, self._n_first)
+        hours = as_hours(self.seconds)
         line = f"{config.steps:,} steps will take about {hours} (hours:minutes)"
         last = round(rows_after(config, self._n_first, config.steps * config.batch_size))
         if last > self._n_first:

@@ -88,13 +88,18 @@ class Fitted:
         return run.frame.rows_out(rows) if frame == "capture" else rows
 
     def evaluate(
-        self, *, capture: Capture | None = None, renderer: str | Renderer = "auto"
+        self,
+        *,
+        capture: Capture | None = None,
+        renderer: str | Renderer = "auto",
+        exposure: bool = False,
     ) -> dict[str, Any]:
         """Score the held-out views, as ``gs-train eval`` does; metrics.json is written anew.
 
         Args:
             capture: the capture of the training, where the run has a capture from Python.
             renderer: ``auto``, ``raster``, ``gsplat``, ``cpu`` or an object.
+            exposure: score right halves with colours fitted, too, though the run has no exposures.
 
         Returns:
             The new content of metrics.json.
@@ -109,4 +114,5 @@ class Fitted:
                 f"renderer must be auto, raster, gsplat, cpu or an object, got {name!r}"
             )
         parts = Parts(capture, None if isinstance(renderer, str) else renderer)
-        return evaluate(EvalConfig(self.folder, renderer=name), parts)  # type: ignore[arg-type]
+        config = EvalConfig(self.folder, renderer=name, exposure=exposure)  # type: ignore[arg-type]
+        return evaluate(config, parts)

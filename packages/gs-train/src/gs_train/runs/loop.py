@@ -142,6 +142,7 @@ def train(
                 saver.pace.step(n_rows)
                 for line in expectation.after_step():
                     bar.message(line)
+                saver.foretold_s = expectation.seconds
                 is_last = trainer.step == config.steps
                 scores = {}
                 if held_out.is_due(trainer.step):

@@ -20,6 +20,7 @@ from gs_train.machine.out_of_memory import memory_for
 from gs_train.rows.shown import SavingRows
 from gs_train.runs.figures import Pace, figures
 from gs_train.runs.folder import RunFolder
+from gs_train.runs.metrics import NOT_AVAILABLE
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.runs.parts import Parts
 from gs_train.runs.record import RunRecord
@@ -54,6 +55,7 @@ class Saver:
     Attributes:
         spent: until the last checkpoint.
         saved_step: of the last checkpoint; None: the run has none.
+        foretold_s: of all steps, as it was said when the first had been taken; None: it was not.
         pace: of the steps.
         waits: for other ranks, in the steps.
         peaks: of device memory.
@@ -85,6 +87,7 @@ class Saver:
         self.saved_step: int | None = trainer.step if trainer.config.resume else None
         self._started = time.perf_counter()
         self.spent = before
+        self.foretold_s: float | None = None
         self._coming: _Coming | None = None
         self.pace = Pace(trainer.config.batch_size)
         self.waits = Waits()
@@ -164,6 +167,9 @@ class Saver:
                     pace=self.pace,
                     peaks=self.peaks,
                 )
+                foretold_s = NOT_AVAILABLE if self.foretold_s is None else self.foretold_s
+                of["predicted"]["seconds"] = foretold_s
+                of["real"]["seconds"] = self.spent.seconds
                 if ranks is not None:
                     of["ranks"] = ranks
                 self.spent = dataclasses.replace(self.spent, figures=of)
