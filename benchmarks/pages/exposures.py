@@ -29,8 +29,9 @@ def exposures(name: str, result: Result) -> list[str]:
     words = (
         f"Held-out views of {axes['capture']} ({axes['photographs']} photographs, "
         f"{axes['size'][0]} x {axes['size'][1]}) after {axes['steps']:,} steps of a view each, "
-        f"`--strategy {axes['strategy']}`, {len(result.facts['seeds'])} seeds: median (least to "
-        "most), the mean of differences seed by seed with its standard error, and these differences."
+        f"`--strategy {axes['strategy']}`, {len(result.facts['seeds'])} seeds: median "
+        "(least to most), the mean of differences seed by seed with its standard error, and these "
+        "differences."
     )
     heads = ["", "without", "`--exposure`", "difference", "of single seeds"]
     return below(name, result, words, folder=QUOTED) + grid(heads, rows)
