@@ -109,6 +109,8 @@ def _call_before(holder: Any, name: str, before: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
+    # As in a terminal: whoever runs the tests in a shell's background leaves it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for told in json.loads(os.environ[VARIABLE]):
         if told["rank"] == int(os.environ["RANK"]):
             _arm(Fault(**told))

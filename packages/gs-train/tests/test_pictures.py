@@ -18,6 +18,15 @@ def test_images_become_bytes_by_clamping_and_rounding():
     assert np.array_equal(to_uint8(every.astype(np.float32) / 255), every)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_every_device_rounds_alike(device):
+    halves = (np.arange(-2, 514, dtype=np.float32) / 2) / 255
+    values = np.concatenate([halves, np.linspace(-0.1, 1.1, 30_000, dtype=np.float32), [np.inf]])
+    values = values.astype(np.float32)[: len(values) // 3 * 3].reshape(1, -1, 3)
+    on_device = torch.from_numpy(values).to(device)
+    assert np.array_equal(to_uint8(on_device), to_uint8(values))
+
+
 def test_a_larger_error_is_brighter_and_none_is_black():
     colors = error_colors(np.linspace(0, 0.3, 50)[None])[0].astype(float)
     luminance = colors @ [0.2126, 0.7152, 0.0722]

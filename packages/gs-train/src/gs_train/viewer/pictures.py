@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -113,8 +113,8 @@ class Pictures:
 
     def _drawn(
         self, request: Request, view: View, is_stale: Callable[[], bool]
-    ) -> NDArray[np.float32] | None:
-        """(H, W, C) of the quantity."""
+    ) -> NDArray[Any] | None:
+        """(H, W, C) of the quantity, colours as bytes."""
         scene = self._scene()
         while True:
             most_rows = self._most_rows or min(scene.most_rows, scene.model.n_rows)
@@ -134,9 +134,9 @@ class Pictures:
         view: View,
         most_rows: int,
         is_stale: Callable[[], bool],
-    ) -> NDArray[np.float32] | None:
-        """(H, W, C) of parts with so many rows; None where it is stale."""
-        whole: NDArray[np.float32] | None = None
+    ) -> NDArray[Any] | None:
+        """`_drawn` from parts with so many rows; None where it is stale."""
+        whole: NDArray[Any] | None = None
         device = scene.renderer.device
         for rect, part in view_parts(
             scene.model,
@@ -149,9 +149,10 @@ class Pictures:
             most_rows=most_rows,
             most_pixels=self._part_pixels or _PART_PIXELS[device.type],
         ):
+            pixels = to_uint8(part) if request.quantity == "color" else part.cpu().numpy()
             if whole is None:
-                whole = np.empty((view.height, view.width, part.shape[2]), np.float32)
-            whole[rect.y0 : rect.y1, rect.x0 : rect.x1] = part.cpu().numpy()
+                whole = np.empty((view.height, view.width, pixels.shape[2]), pixels.dtype)
+            whole[rect.y0 : rect.y1, rect.x0 : rect.x1] = pixels
             if (rect.x1, rect.y1) != (view.width, view.height) and is_stale():
                 return None
         return whole
@@ -184,17 +185,15 @@ def _error(truth: _Truth, render: NDArray[np.uint8]) -> tuple[NDArray[np.uint8],
     return error_colors(error), f"mean error {mean:.4f}; pale: {FULL_ERROR:g} or more"
 
 
-def colored(
-    drawn: NDArray[np.float32], quantity: Quantity, scale: float
-) -> tuple[NDArray[np.uint8], str]:
+def colored(drawn: NDArray[Any], quantity: Quantity, scale: float) -> tuple[NDArray[np.uint8], str]:
     """A quantity as colours, and a line about what they mean.
 
     Args:
-        drawn: (H, W, 3) of colours, else (H, W, 1).
+        drawn: (H, W, 3) uint8 of colours, else (H, W, 1) float32.
         scale: training units per unit of the capture, for depths.
     """
     if quantity == "color":
-        return to_uint8(drawn), ""
+        return drawn, ""
     if quantity == "alpha":
         return to_uint8(np.repeat(drawn, 3, axis=2)), "black: nothing; white: opaque"
     depths = drawn[..., 0]
