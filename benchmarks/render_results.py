@@ -50,6 +50,7 @@ from pages.training import (
     refining,
     swapped,
 )
+from pages.viewers import viewers
 from results import Line, Result, read_result
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -62,7 +63,8 @@ ON_DEVICE = r"torch fused, all rows|gs-adam, (10|100)% have gradients"
 ON_HOST = r"torch fused, all rows|gs-adam dense, all rows|gs-adam deferred, 10% random"
 LINK = r"cudaMemcpyAsync to device, 5 %|gather 5 % sorted|torch index_select \+ copy 5 % sorted"
 PAGES = ("docs/benchmarks.md", "docs/scaling.md", "README.md", "docs/packages/gs-raster.md",
-         "docs/packages/gs-pinned.md", "docs/packages/gs-train.md", "docs/drive.md")  # fmt: skip
+         "docs/packages/gs-pinned.md", "docs/packages/gs-train.md", "docs/drive.md",
+         "docs/viewer.md")  # fmt: skip
 
 TABLES: dict[str, Table] = {
     "engine-20m": engine(PRESETS),
@@ -108,6 +110,8 @@ OF_PACKAGES: dict[str, Table] = {
     "store-idle": store,
     "exposure-caliterra": exposures,
     "exposure-boruszyn": exposures,
+    "viewer-20m": viewers,
+    "viewer-100m": viewers,
     "ranks-4gpu-h200": quoted_training,
     "ranks-unbalanced": quoted_training,
     "ranks-batch1": quoted_training,

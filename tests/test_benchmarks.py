@@ -212,3 +212,23 @@ def test_benchmarks_of_blocks_run_when_they_are_small(script: str, options: str)
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) > 1
+
+
+@pytest.mark.long
+def test_a_scene_of_each_kind_is_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "viewer.json"
+    words = "--n 4000 --seen 500 --views 8 --size 64 48 --offload none tide --renderer cpu"
+    words += " --steps 2 --jumps 3 --frames 4"
+    script = [sys.executable, str(FOLDER / "train" / "bench_viewer.py"), *words.split()]
+    subprocess.run(
+        [*script, "--folder", str(tmp_path), "--json", str(path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(FOLDER), *sys.path])},
+        check=True,
+    )
+    lines = json.loads(path.read_text())["lines"]
+    whats = ("opening", "first picture", "coarse", "fine", "flight")
+    found = [(line["name"], line["axes"]["what"]) for line in lines]
+    assert found == [(preset, what) for preset in ("none", "tide") for what in whats]
+    for line in lines:
+        assert line["facts"]["n_gaussians"] == 4000
+        assert len(line["samples"]) == (3 if line["axes"]["what"] in ("coarse", "fine") else 1)

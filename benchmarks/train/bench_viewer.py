@@ -12,7 +12,7 @@ the viewer's loop. What the page adds is left out: a JPEG picture on its way to 
                      from the one before
     flight           pictures a second while the camera moves on by a hundredth of its height
 
-    PYTHONPATH=benchmarks:benchmarks/train:benchmarks/tide \\
+    PYTHONPATH=benchmarks:benchmarks/tide \\
         python benchmarks/train/bench_viewer.py --n 20_000_000 --offload best tide --folder /dev/shm
 
 On a CPU try
@@ -23,6 +23,7 @@ On a CPU try
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -163,7 +164,9 @@ def main() -> None:
         command = [sys.executable, str(script), str(folder / "capture")]
         command += [f"--{of}={getattr(options, of)}" for of in ("n", "seen", "views", "renderer")]
         command += [f"--points={folder / 'points.ply'}", "--size", *map(str, options.size)]
-        subprocess.run(command, check=True)
+        # As the path of this script, whose own folder Python adds by itself.
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run(command, check=True, env=os.environ | path)
         for offload in options.offload:
             axes = {"preset": offload, "size": options.size, "gaussians": options.n}
             look(trained(folder, offload, options), options, record, axes)
