@@ -16,8 +16,8 @@ of its own, as a user starts it:
     gs-train fit, same_stores.py   with ``--twin``, again without a kill: the same bits
 
 The benchmark fails where a row is missed, a record changes that no view lists, a row that sleeps
-moves by more than 1e-5, or a step in blocks differs from torch's Adam by more than the order of
-sums makes.
+moves by more than 1e-5, a step in blocks differs from torch's Adam by more than the order of sums
+makes, or by more than 1e-5 with the gradients of torch's Adam.
 
     PYTHONPATH=benchmarks:benchmarks/train \\
         python benchmarks/tide/bench_survey.py --n 1_000_000_000 --folder /tmp
@@ -56,7 +56,8 @@ PARTS = ("writing points", "making the store", "training", "waiting for the driv
 
 
 MOST_ASLEEP = 1e-5
-"""Of max(abs(value), rate): a row's momentum is added up in one go, or step by step in float32."""
+"""Of max(abs(value), rate): a row's momentum is added up in one go, or step by step in float32. Of
+rows that sleep, and of all rows where both sides take the same gradients."""
 
 MOST_TWIN = 1_000_000
 """Gaussians of a run that has a twin where nobody says whether."""
@@ -212,6 +213,8 @@ class Survey:
         _check(found["rows"] == self.facts["n_gaussians"], f"keys must be all, got {found}")
         _check(found["missed"] == found["added"] == 0, f"no row may be missed, got {found}")
         _check(found["asleep"] <= MOST_ASLEEP, f"no row that sleeps may move, got {found}")
+        is_same = found["given"] <= MOST_ASLEEP
+        _check(is_same, f"with its gradients a step must be that of torch's Adam, got {found}")
         is_near = found["difference"] <= found["reordered"]
         _check(is_near, f"a step must be as near as another order of sums is, got {found}")
         seen = self._command("eval", ["eval", self.run, *renderer])

@@ -14,6 +14,8 @@ Prints one line of JSON.
 ``asleep``      the same of rows that the batch does not draw
 ``reordered``   the same as ``difference`` of torch's Adam and torch's Adam with rows in the
                 opposite order: what the order of sums alone makes of gradients that nearly cancel
+``given``       the same as ``difference`` where the step in blocks takes the gradients of torch's
+                Adam: what is left is the update alone
 
 No snapshot is made, so the run stays as it is.
 """
@@ -202,11 +204,47 @@ def batch_difference(
         for own, values in rows.pieces(blocks):
             at = place[torch.searchsorted(keys, own, sorter=place)]
             ours.add(values, model, at, settings.rates)
+    given = given_difference(path, views, renderer, n_slots, settings, keys, model)
     other = {name: param.detach().flip(0) for name, param in flipped.params.items()}
     theirs.add(other, model, torch.arange(len(keys), device=keys.device), settings.rates)
     return {"difference": ours.every, "asleep": ours.asleep, "reordered": theirs.every,
+            "given": given,
             "rows_of_batch": len(keys), "loss": losses[2],
             "loss_difference": abs(losses[2] - losses[0])}  # fmt: skip
+
+
+def given_difference(
+    path: Path,
+    views: Sequence[View],
+    renderer: Renderer,
+    n_slots: int,
+    settings: StepSettings,
+    keys: Tensor,
+    model: Gaussians,
+) -> float:
+    """See ``given`` at the head of this file.
+
+    Args:
+        keys: of the model's rows.
+        model: after the step, with its gradients.
+    """
+    place, found = keys.argsort(), Differences()
+
+    def at(own: Tensor) -> Tensor:
+        return place[torch.searchsorted(keys, own, sorter=place)]
+
+    with StoredRows.open(path, slots=n_slots, host_blocks=n_slots, device=renderer.device) as rows:
+        blocks = np.asarray(rows.candidates(views, renderer).ids).astype(np.int64)
+        look = rows.look(views, renderer)
+        chosen, gradients = at(look.keys), {}
+        for name in NAMES:
+            gradient = model.params[name].grad
+            assert gradient is not None
+            gradients[name] = gradient[chosen]
+        rows.update(look, gradients, settings.rates)
+        for own, values in rows.pieces(blocks):
+            found.add(values, model, at(own), settings.rates)
+    return found.every
 
 
 def main() -> None:
