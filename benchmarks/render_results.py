@@ -100,6 +100,7 @@ OF_PACKAGES: dict[str, Table] = {
     "tide-75m": saturated,
     "tide-100m": saturated,
     "survey": survey,
+    "survey-10m": survey,
     "survey-300m": survey,
     "survey-300m-h200": survey,
     "limits": limits,
@@ -173,7 +174,8 @@ def claim_of_survey(result: Result) -> list[str]:
         "memory",
         f"and {host / 1e9:.1f} GB of host memory, and none of the {facts['rows']['seen']:,} that "
         "views see is missed",
-        f"({result.machine['gpu']}, {axes['views']} views in batches of {axes['batch_size']}).",
+        f"({result.machine['gpu']}, {axes['views']} views in batches of {axes['batch_size']}, "
+        "whose blocks fit memory together).",
     ]
 
 

@@ -135,6 +135,12 @@ def _of_making(facts: Mapping[str, Any]) -> str:
     return f", {n_bytes / 1e9:.2f} GB of host memory at most" if n_bytes else ""
 
 
+def _given(checked: Mapping[str, Any]) -> str:
+    if "given" not in checked:
+        return ""
+    return f"; by {checked['given']:.2g} everywhere where both take the same gradients"
+
+
 def _foretold(plan: Mapping[str, Any], real: Mapping[str, Any]) -> str:
     rate = real["images_per_second"]
     beside = "" if isinstance(rate, str) else f" ({number(rate)} in the last process)"
@@ -188,7 +194,13 @@ def survey(name: str, result: Result) -> list[str]:
         f"torch's Adam over {checked['rows_of_batch']:,} rows differ by "
         f"{checked['difference']:.2g} of max(value, rate) at most where a row is drawn "
         f"(torch's Adam with rows in the opposite order: {checked['reordered']:.2g}), "
-        f"and by {checked['asleep']:.2g} elsewhere."
+        f"and by {checked['asleep']:.2g} elsewhere{_given(checked)}."
+    )
+    evicted = facts["store"]["blocks_evicted"]
+    words += (
+        f" {evicted:,} times since the last resume a block made room for another one."
+        if evicted
+        else " Memory held all blocks that views list: none had to make room for another one."
     )
     if records := facts.get("records"):
         words += (

@@ -182,6 +182,7 @@ class Survey:
             "gaussians": options.n, "view-rows": options.seen, "order": "tiles",
             "batch-size": options.batch_size, "max-side": "off", "renderer": options.renderer,
             "steps": options.steps, "store": self.folder / "planned",
+            "device-memory": options.device_left,
             "host-memory": options.host_memory, "tide.arena": options.arena,
             "tide.slots": options.slots,
         }  # fmt: skip
