@@ -140,24 +140,24 @@ def test_a_copy_that_breaks_off_is_broken(folder: Path) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize("camera", [LENS, TALL])
-def test_reduced_copies_alone_are_the_photographs(camera: Camera, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("camera", "by"), [(LENS, 2), (TALL, 2), (LENS, 4)])
+def test_reduced_copies_alone_are_the_photographs(camera: Camera, by: int, tmp_path: Path) -> None:
     folder = write_capture(tmp_path / "data", [(name, camera) for name in NAMES])
     full = load(folder)
-    small = (camera.width // 2, camera.height // 2)
+    small = (camera.width // by, camera.height // by)
     for name in NAMES:
-        reduce(folder / "images" / name, small, folder / "images_2" / name)
+        reduce(folder / "images" / name, small, folder / f"images_{by}" / name)
     (folder / "images_8").mkdir()
     (folder / "images").rename(tmp_path / "elsewhere")
     capture = load(folder)
     assert capture.notes[0].startswith("4 of 4 photographs have another size than their camera")
     assert capture.notes[1:] == (
-        "images/ is not there: photographs are those of images_2/",
+        f"images/ is not there: photographs are those of images_{by}/",
         "images_8/ found, not used: --max-side reduces the photographs in images/",
     )
     for view, twin in zip(capture.views, full.views):
-        np.testing.assert_allclose(view.K[:2], twin.K[:2] / 2, rtol=0.04)  # sides are whole
-        assert view.photograph is None or view.photograph.parent == folder / "images_2"
+        np.testing.assert_allclose(view.K[:2], twin.K[:2] / by, rtol=0.04)  # sides are whole
+        assert view.photograph is None or view.photograph.parent == folder / f"images_{by}"
     assert photograph(camera, 0).shape[:2] == (camera.height, camera.width)
 
 
