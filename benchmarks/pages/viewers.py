@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from pages.cells import QUOTED, below, grid, required, spread
+from pages.cells import RESULTS, below, grid, required, spread
 from results import Result
 
 COLUMNS = {
@@ -32,4 +32,4 @@ def viewers(name: str, result: Result) -> list[str]:
         "camera flies. A picture's way to the browser comes on top."
     )
     heads = ["rows", *(head for head, _ in COLUMNS.values()), "GB of the device"]
-    return below(name, result, words, folder=QUOTED) + grid(heads, rows)
+    return below(name, result, words, folder=f"{RESULTS}/quoted") + grid(heads, rows)
