@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gs_pinned import BlockStore, Plane, StoreCorruptError, _core
+from gs_pinned import BlockStore, Plane, StoreCorruptError, StoreVersionError, _core
 
 PLANES = [
     Plane("means", 3, is_head=True),
@@ -154,8 +154,19 @@ def test_a_store_of_another_version_is_named(store: BlockStore) -> None:
     page[8] = 2
     page[4092:] = _core.crc32c(bytes(page[:4092])).to_bytes(4, "little")
     file.write_bytes(page)
-    with pytest.raises(StoreCorruptError, match="STORE must have version 1, got 2"):
+    with pytest.raises(StoreVersionError, match="STORE must have version 1, got 2"):
         BlockStore.open(store.path)
+
+
+def test_a_version_that_has_changed_on_the_drive_is_damage(store: BlockStore) -> None:
+    store.close()
+    file = store.path / "STORE"
+    page = bytearray(file.read_bytes())
+    page[8] = 2
+    file.write_bytes(page)
+    with pytest.raises(StoreCorruptError, match="STORE is damaged") as caught:
+        BlockStore.open(store.path)
+    assert not isinstance(caught.value, StoreVersionError)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from next_format import make_of_version_2
 from street import street_rows
 
 from gs_pinned import BlockStore, Plane
@@ -124,10 +125,10 @@ def test_what_is_no_store_is_refused_in_one_line(
 def test_a_store_of_another_version_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = run / "store" / "STORE"
-    path.write_bytes(path.read_bytes().replace(b"GSBLOCKS\1", b"GSBLOCKS\2"))
+    make_of_version_2(run / "store")
     assert main(["store", "check", str(run)]) == 2
-    assert "cannot be opened" in capsys.readouterr().err
+    assert "cannot be opened: " in (said := capsys.readouterr().err)
+    assert "STORE must have version 1, got 2" in said
 
 
 def test_ctrl_c_stops_a_check(

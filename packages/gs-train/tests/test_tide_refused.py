@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from next_format import make_of_version_2
 from tide_runs import FEW, STEPS, assert_same, command, fitted, saved
 
 from gs_pinned import BlockStore
@@ -210,7 +211,8 @@ def _foreign(store: Path) -> None:
         (_without("STORE"), "must hold the store {id} of this run, got no store"),
         (_foreign, "must hold the store {id} of this run, got the store "),
         (_without("seg-000000"), "is damaged, or not all of it is there: "),
-        (_changed("STORE", 8), "is damaged, or not all of it is there: "),  # its version
+        (make_of_version_2, "must have version 1, got 2; use the version of gs-train that wrote"),
+        (_changed("STORE", 8), "is damaged, or not all of it is there: "),  # its version alone
         (_changed("STORE", 70), "is damaged, or not all of it is there: "),
         (_every_record, "is damaged, or not all of it is there"),
         (_changed("snap-*3", 100), "is damaged, or not all of it is there: "),

@@ -238,15 +238,19 @@ py::dict stats_of(const BlockStore& owner) {
 }
 
 void register_store_errors(py::module_& module) {
-  static PyObject *corrupt = nullptr, *read_only = nullptr;
+  static PyObject *corrupt = nullptr, *version = nullptr, *read_only = nullptr;
   corrupt = PyErr_NewExceptionWithDoc(
       "gs_pinned._core.StoreCorruptError",
       "What lies on disk is not what the store wrote; the message names block, file and step.",
       PyExc_RuntimeError, nullptr);
+  version = PyErr_NewExceptionWithDoc(
+      "gs_pinned._core.StoreVersionError",
+      "The store is of another version of the format; the message names both.", corrupt, nullptr);
   read_only = PyErr_NewExceptionWithDoc(
       "gs_pinned._core.StoreReadOnlyError",
       "The store cannot be written; the message gives the reason.", PyExc_RuntimeError, nullptr);
   module.attr("StoreCorruptError") = py::handle(corrupt);
+  module.attr("StoreVersionError") = py::handle(version);
   module.attr("StoreReadOnlyError") = py::handle(read_only);
   py::register_local_exception_translator([](std::exception_ptr thrown) {
     try {
@@ -256,6 +260,8 @@ void register_store_errors(py::module_& module) {
       const py::object made =
           py::handle(PyExc_OSError)(error.code, std::string(error.what()), error.path);
       PyErr_SetObject(py::type::handle_of(made).ptr(), made.ptr());
+    } catch (const store::VersionError& error) {
+      PyErr_SetString(version, error.what());
     } catch (const store::CorruptError& error) {
       PyErr_SetString(corrupt, error.what());
     } catch (const store::ReadOnlyError& error) {

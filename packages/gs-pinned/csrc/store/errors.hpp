@@ -23,6 +23,11 @@ struct CorruptError : Error {
   using Error::Error;
 };
 
+/// A file of another version of the format, and whole; StoreVersionError in Python.
+struct VersionError : CorruptError {
+  using CorruptError::CorruptError;
+};
+
 /// The store was closed while it was in use; ClosedError in Python.
 struct ClosedError : Error {
   using Error::Error;

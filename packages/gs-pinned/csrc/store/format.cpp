@@ -17,6 +17,13 @@ constexpr std::size_t kPlanesAt = 64, kPlaneBytes = 64;
 
 #define GS_INTACT(condition, ...) GS_CHECK_AS(pinned::store::CorruptError, condition, __VA_ARGS__)
 
+/// Throws VersionError where a file with a valid checksum is of another version.
+void check_version(const char* data, const std::string& path) {
+  const auto version = get<std::uint32_t>(data, 8);
+  GS_CHECK_AS(pinned::store::VersionError, version == kVersion, path, " must have version ",
+              kVersion, ", got ", version);
+}
+
 void put_text(char* data, std::size_t offset, const std::string& text) {
   std::memcpy(data + offset, text.data(), text.size());
 }
@@ -78,9 +85,8 @@ Layout decode_layout(const std::vector<char>& bytes, const std::string& path) {
   GS_INTACT(bytes.size() == kPage, path, " must have ", kPage, " bytes, got ", bytes.size());
   const char* data = bytes.data();
   GS_INTACT(std::memcmp(data, kStoreMagic, 8) == 0, path, " is no store of blocks");
-  const auto version = get<std::uint32_t>(data, 8);
-  GS_INTACT(version == kVersion, path, " must have version ", kVersion, ", got ", version);
   GS_INTACT(is_sealed(data), path, " is damaged: its checksum does not hold");
+  check_version(data, path);
   Layout layout;
   layout.block_rows = get<std::uint32_t>(data, 12);
   layout.identity = get<Identity>(data, 16);
@@ -139,8 +145,7 @@ Snapshot decode_snapshot(const std::vector<char>& bytes, const Identity& identit
   GS_INTACT(
       std::memcmp(data, kSnapshotMagic, 8) == 0 && get<std::uint32_t>(data, 60) == crc32c(data, 60),
       path, " is damaged: the checksum of its header does not hold");
-  const auto version = get<std::uint32_t>(data, 8);
-  GS_INTACT(version == kVersion, path, " must have version ", kVersion, ", got ", version);
+  check_version(data, path);
   const Identity found = get<Identity>(data, 16);
   GS_INTACT(found == identity, path, " belongs to store ", hex(found), ", not to ", hex(identity));
   const auto n = get<std::uint64_t>(data, 40), state = get<std::uint64_t>(data, 48);

@@ -14,6 +14,7 @@ from gs_pinned.errors import (
     SnapshotWarning,
     StoreCorruptError,
     StoreReadOnlyError,
+    StoreVersionError,
 )
 from gs_pinned.exchange import exchange
 from gs_pinned.plane import Plane
@@ -45,6 +46,7 @@ __all__ = [
     "StoreCorruptError",
     "StoreReadOnlyError",
     "StoreStats",
+    "StoreVersionError",
     "Table",
     "TableStats",
     "__version__",

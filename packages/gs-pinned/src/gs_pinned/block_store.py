@@ -116,7 +116,8 @@ class BlockStore:
         Raises:
             OSError: no store there, or the system refused.
             StoreReadOnlyError: another object writes the store.
-            StoreCorruptError: the store is damaged, or of another version.
+            StoreCorruptError: the store is damaged.
+            StoreVersionError: it is whole, and of another version of the format.
 
         Cost: reads 32 bytes a block, and no record.
         """

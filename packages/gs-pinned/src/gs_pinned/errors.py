@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exceptions of this package beside the built-in ones."""
 
-from gs_pinned._core import CudaError, StoreCorruptError, StoreReadOnlyError
+from gs_pinned._core import CudaError, StoreCorruptError, StoreReadOnlyError, StoreVersionError
 
 __all__ = [
     "BufferedWarning",
@@ -13,6 +13,7 @@ __all__ = [
     "SnapshotWarning",
     "StoreCorruptError",
     "StoreReadOnlyError",
+    "StoreVersionError",
 ]
 
 

@@ -8,7 +8,7 @@ import errno
 from collections.abc import Iterator
 from pathlib import Path
 
-from gs_pinned import StoreCorruptError, StoreReadOnlyError
+from gs_pinned import StoreCorruptError, StoreReadOnlyError, StoreVersionError
 from gs_train.errors import InputError
 
 
@@ -29,6 +29,11 @@ def store_trouble(
     """
     try:
         yield
+    except StoreVersionError as error:
+        remedy = "use the version of gs-train that wrote it"
+        raise StoreTroubleError(
+            f"the store {path} is of another version: {_line(error)}; {remedy}"
+        ) from error
     except StoreCorruptError as error:
         what = "is damaged, or not all of it is there"
         remedy = "remove the newest checkpoint to go on from the one before"
