@@ -140,6 +140,31 @@ def test_more_gaussians_are_smaller_ones_on_the_same_surfaces() -> None:
     assert later.mean.intersections < 25 * now.mean.intersections
 
 
+def test_gaussians_of_a_denser_cloud_touch_fewer_tiles_each() -> None:
+    rows, views = cloud_rows(2000), views_along(4)
+    options = {"sh_degree": 3, "batch_size": 2, "n_batches": 2}
+    now, later = (
+        measure_workload(rows, views, CpuRenderer(), n_rows=n, **options).most
+        for n in (2000, 50_000)
+    )
+    denser = now.refined(25.0)
+    assert later.intersections < denser.intersections < 1.1 * later.intersections
+    assert 1.4 * denser.intersections < now.scaled(25.0).intersections
+    assert (denser.largest, denser.visible) == (25 * now.largest, 25 * now.visible)
+    assert denser.refined(1 / 25).intersections == pytest.approx(now.intersections)
+
+
+def test_a_row_shrinks_to_a_point_and_no_further() -> None:
+    most = BatchRows(largest=64.0, intersections=64.0 * (1 + 4.25) ** 2)
+    for factor in (0.25, 1.0, 4.0, 1e6):
+        width = ((4.25**2 - 0.25**2) / factor + 0.25**2) ** 0.5
+        finer = most.refined(factor)
+        assert finer.largest == 64.0 * factor
+        assert finer.intersections == pytest.approx(64.0 * factor * (1 + width) ** 2)
+    points = BatchRows(largest=64.0, intersections=70.0)
+    assert points.refined(9.0).intersections == pytest.approx(630.0)
+
+
 def test_views_that_see_nothing_are_counted_as_such() -> None:
     rows, views = cloud_rows(100), views_along(3)
     rows["means"][:, 2] = -5.0

@@ -14,8 +14,10 @@ import torch
 from made_up import RATES
 
 from gs_train.cli import main
-from gs_train.commands import plan_blocks
+from gs_train.commands import plan, plan_blocks
+from gs_train.options.config import FitConfig
 from gs_train.sizing.drive_rates import DriveRates
+from gs_train.sizing.workload import Workload
 
 SHORT = ("--device-memory", "64MiB", "--host-memory", "700MiB", "--gaussians", "500k")
 """Memory for a part of so many Gaussians."""
@@ -171,6 +173,24 @@ def test_views_may_see_less_of_a_larger_scene(said: Any) -> None:
     less = some["mean"]["visible"] / 480_000
     assert work["epoch_batches"] == pytest.approx(some["epoch_batches"] * less)
     assert work["epoch_rows"] == some["epoch_rows"]
+
+
+def test_gaussians_on_a_drive_are_as_small_as_their_number_makes_them(
+    said: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There they come from a cloud, elsewhere training adds them, which leaves them larger."""
+    planned: list[Workload] = []
+
+    def noted(run: FitConfig, work: Workload, *arguments: Any, **more: Any) -> Any:
+        planned.append(work)
+        return plan_blocks.planned_on_drive(run, work, *arguments, **more)
+
+    monkeypatch.setattr(plan, "planned_on_drive", noted)
+    grown = json.loads(said(*GIVEN, "--gaussians", "2M", "--json"))["workload"]
+    (denser,) = planned
+    assert denser.n_rows == grown["n_rows"] == 2_000_000
+    assert denser.most.largest == grown["most"]["largest"]
+    assert denser.most.intersections < grown["most"]["intersections"]
 
 
 @pytest.mark.parametrize(

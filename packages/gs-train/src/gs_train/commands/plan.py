@@ -219,7 +219,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "presets": presets,
         "tide": planned_on_drive(
             run,
-            later,
+            work.denser(n_later),
             caps,
             rates,
             folder=None if is_elsewhere else config.store or Path(),

@@ -36,7 +36,8 @@ def planned_on_drive(
 
     Args:
         run: the options of the run.
-        work: of the Gaussians that are planned for.
+        work: of the Gaussians that are planned for, which come from a cloud of as many points:
+            training adds none here.
         folder: on the drive of the store; None where that drive is not here.
         given: its rates; None: not given.
     """

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from gs_train.renderers.footprint import ViewMemory, view_memory
 from gs_train.rows.attributes import appearance_width
 from gs_train.rows.strands import most_rows_of_rank
+
+_POINT = 0.25
+"""Tiles: the width of a row too small to be seen, which is blurred to a radius of two pixels."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,23 @@ class BatchRows:
         return cls(**{n: together([getattr(batch, n) for batch in batches]) for n in names})
 
     def scaled(self, factor: float) -> BatchRows:
-        """The same scene with ``factor`` times the rows, each as small as that makes it."""
+        """Views of ``factor`` times the rows, which are as large as these."""
         return BatchRows(**{f.name: getattr(self, f.name) * factor for f in fields(self)})
+
+    def refined(self, factor: float) -> BatchRows:
+        """Views of ``factor`` times the rows, which cover the same pixels.
+
+        A row that is s tiles wide touches (1 + s)^2 of them, and s^2 shrinks by the factor, but for
+        what a point is blurred to. Rows are taken to be of one size: of several sizes, more rows
+        touch fewer tiles than that.
+        """
+        more = self.scaled(factor)
+        if not self.largest:
+            return more
+        width = max(0.0, math.sqrt(self.intersections / self.largest) - 1.0)
+        point = min(width, _POINT)
+        shrunk = math.sqrt((width**2 - point**2) / factor + point**2)
+        return replace(more, intersections=more.intersections * ((1 + shrunk) / (1 + width)) ** 2)
 
 
 @dataclass(frozen=True)
@@ -120,25 +139,34 @@ class Workload:
         return view_memory(self.renderer, absgrad=self.absgrad, depths=self.depths)
 
     def with_rows(self, n_rows: int) -> Workload:
-        """The same with another number of rows; views see the same share."""
+        """The same with another number of rows, as large as these, and training adds rows that are
+        not much smaller; views see the same share."""
+        return self._resized(n_rows, BatchRows.scaled)
+
+    def denser(self, n_rows: int) -> Workload:
+        """The same from a cloud of another number of points, whose rows are as small as that makes
+        them; views see the same share."""
+        return self._resized(n_rows, BatchRows.refined)
+
+    def _resized(self, n_rows: int, change: Callable[[BatchRows, float], BatchRows]) -> Workload:
         factor = n_rows / self.n_rows
         return replace(
             self,
             n_rows=n_rows,
-            most=self.most.scaled(factor),
-            mean=self.mean.scaled(factor),
+            most=change(self.most, factor),
+            mean=change(self.mean, factor),
             tile_rows=self.tile_rows * factor,
             epoch_rows=self.epoch_rows * factor,
         )
 
     def seeing(self, view_rows: float) -> Workload:
-        """The same number of rows where a mean view sees so many of these, and as many more views
-        as see all that these did."""
+        """The same number of rows where a mean view sees so many of these, from nearer or further
+        away, and as many more views as see all that these did."""
         factor = view_rows * self.batch_size / self.mean.visible
         return replace(
             self,
-            most=self.most.scaled(factor),
-            mean=self.mean.scaled(factor),
+            most=self.most.refined(factor),
+            mean=self.mean.refined(factor),
             tile_rows=self.tile_rows * factor,
             epoch_batches=self.epoch_batches / factor,
         )
