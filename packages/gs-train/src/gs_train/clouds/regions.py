@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from gs_train.clouds.parts import Parts, write_bytes
 from gs_train.rows.morton import MortonCube
 from gs_train.scene.neighbours import Floats
 
@@ -64,18 +65,23 @@ class Spill:
     Args:
         folder: for the files, which exists.
         n_parts: of the curve.
+        waiting_bytes: as of `Parts`.
 
     Attributes:
-        counts: (parts,) points that parts have got.
         regions: the parts of each region, after `gather`.
         sizes: (regions,) points of each region.
     """
 
-    def __init__(self, folder: Path, n_parts: int) -> None:
+    def __init__(self, folder: Path, n_parts: int, waiting_bytes: int) -> None:
         self._folder = folder
-        self.counts = np.zeros(n_parts, np.int64)
+        self._parts = Parts(folder, n_parts, waiting_bytes)
         self.regions: list[range] = []
         self.sizes = np.zeros(0, np.int64)
+
+    @property
+    def counts(self) -> Codes:
+        """(parts,) points that parts have got."""
+        return self._parts.counts
 
     def append(self, dealt: NDArray[np.uint8], counts: Codes) -> None:
         """Add what `Curve.deal` returned.
@@ -83,14 +89,15 @@ class Spill:
         Raises:
             OSError: the drive is full, or errs.
         """
-        ends = np.cumsum(counts)
-        for part in np.flatnonzero(counts).tolist():
-            with self._part(part).open("ab", buffering=0) as file:
-                _write(file.fileno(), dealt[ends[part] - counts[part] : ends[part]])
-        self.counts += counts
+        self._parts.append(dealt, counts)
 
     def gather(self, most: int) -> None:
-        """Make regions of at most ``most`` points, or of one part, of all parts that have any."""
+        """Make regions of at most ``most`` points, or of one part, of all parts that have any.
+
+        Raises:
+            OSError: the drive is full, or errs.
+        """
+        self._parts.write()
         first = n_points = 0
         for part, count in enumerate(self.counts.tolist()):
             if n_points + count > most and n_points:
@@ -110,17 +117,13 @@ class Spill:
         order = np.argsort(curve.codes(points), kind="stable")
         points = points[order]
         with self._region(region).open("xb", buffering=0) as file:
-            _write(file.fileno(), points)
-            _write(file.fileno(), both[order, _POINT:])
+            write_bytes(file.fileno(), points)
+            write_bytes(file.fileno(), both[order, _POINT:])
         return points
 
     def take_dealt(self, region: int) -> NDArray[np.uint8]:
         """(P, 12 + W) of a region as `append` got them, part after part; the files go."""
-        files = [self._part(part) for part in self.regions[region] if self.counts[part]]
-        dealt = np.concatenate([np.fromfile(path, np.uint8) for path in files])
-        for path in files:
-            path.unlink()
-        return dealt.reshape(int(self.sizes[region]), -1)
+        return self._parts.take(self.regions[region])
 
     def points(self, region: int) -> Floats:
         """(P, 3) of a region, in Morton order."""
@@ -148,14 +151,14 @@ class Spill:
             points = np.fromfile(file, np.float32, 3 * n).reshape(n, 3)
             colors = np.fromfile(file, np.uint8, 3 * n).reshape(n, 3)
         with path.open("wb", buffering=0) as file:
-            _write(file.fileno(), points[keeps])
-            _write(file.fileno(), colors[keeps])
+            write_bytes(file.fileno(), points[keeps])
+            write_bytes(file.fileno(), colors[keeps])
         self.sizes[region] = keeps.sum()
 
     def set_spacing(self, region: int, spacing: Floats) -> None:
         """Keep (P,) spacings with the points of a region."""
         with self._region(region).open("ab", buffering=0) as file:
-            _write(file.fileno(), spacing)
+            write_bytes(file.fileno(), spacing)
 
     def take(self, region: int) -> tuple[Floats, Colors, Floats]:
         """Points, colours (P, 3) and spacings (P,) of a region, whose file goes."""
@@ -166,9 +169,6 @@ class Spill:
             spacing = np.fromfile(file, np.float32, n)
         path.unlink()
         return points, colors, spacing
-
-    def _part(self, part: int) -> Path:
-        return self._folder / f"part-{part:06}"
 
     def _region(self, region: int) -> Path:
         return self._folder / f"region-{region:06}"
@@ -182,14 +182,6 @@ def group_boxes(points: Floats) -> Floats:
     lower = np.minimum.reduceat(points, starts, axis=0)
     upper = np.maximum.reduceat(points, starts, axis=0)
     return np.concatenate([lower, upper], axis=1)
-
-
-def _write(descriptor: int, array: NDArray[np.generic]) -> None:
-    """All bytes of an array: a full drive takes some, and then none."""
-    view = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-    done = 0
-    while done < len(view):
-        done += os.write(descriptor, view[done:])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

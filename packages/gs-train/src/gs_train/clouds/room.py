@@ -28,6 +28,7 @@ _REGIONS_OF_THREAD, _LEAST_REGION = 8, 1 << 16
 """More regions than threads, so that all of these are at work until the end; none so small that its
 neighbours are more than it has itself."""
 
+_SHARE_OF_WAITING = 16
 _LEAST_PIECE, _MOST_PIECE = 1 << 10, 1 << 20
 
 _MOST_MEMORY = 12 << 30
@@ -43,6 +44,7 @@ class CloudRoom:
         read_bytes: of a row of a piece that is read and dealt.
 
     Attributes:
+        waiting_bytes: of dealt pieces that wait, see `gs_train.clouds.parts.Parts`.
         piece_rows: points that are read at once.
         threads: that read pieces, and that work on regions: fewer where memory does not suffice.
     """
@@ -54,7 +56,9 @@ class CloudRoom:
         self._row_bytes, self._read_bytes = row_bytes, read_bytes
         self.threads = usable_cores()
         self._planned = min(memory, _MOST_MEMORY)
-        fitting = self._planned // (2 * self.threads * self._read_bytes)
+        self.waiting_bytes = self._planned // _SHARE_OF_WAITING
+        for_pieces = self._planned - 2 * self.waiting_bytes
+        fitting = for_pieces // (2 * self.threads * self._read_bytes)
         self.piece_rows = min(max(fitting, _LEAST_PIECE), _MOST_PIECE)
         self._region_rows = 0
 

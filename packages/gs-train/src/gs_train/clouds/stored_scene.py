@@ -178,7 +178,7 @@ def _check_number(n: int, n_all: int, path: Path) -> None:
 def _deal(
     points: PlyPoints, curve: Curve, folder: Path, room: CloudRoom, stop: StopRequest
 ) -> Spill:
-    spill = Spill(folder, curve.n_parts)
+    spill = Spill(folder, curve.n_parts, room.waiting_bytes)
 
     def work(piece: PointCloud) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         return curve.deal(piece.points, piece.colors)

@@ -81,8 +81,9 @@ def stored_splats(
         at_once = min(room.piece_rows, _MOST_AT_ONCE)
         looked = _look(splats, at_once, stop)
         splats.tell(looked.n_points)
-        parts = room.parts(looked.n_points, splats.path)
-        spill = _deal(splats, looked.curve(parts), folder, at_once, stop)
+        curve = looked.curve(room.parts(looked.n_points, splats.path))
+        spill = Spill(folder, curve.n_parts, room.waiting_bytes)
+        _deal(splats, curve, spill, at_once, stop)
         spill.gather(room.region_rows())
         room.require_largest(int(spill.sizes.max()), looked.n_points, splats.path)
         n_blocks = -(-spill.sizes // block_rows)
@@ -125,15 +126,13 @@ def _look(splats: FirstSplats, at_once: int, stop: StopRequest) -> Looked:
 
 
 def _deal(
-    splats: FirstSplats, curve: Curve, folder: Path, at_once: int, stop: StopRequest
-) -> Spill:
-    spill = Spill(folder, curve.n_parts)
+    splats: FirstSplats, curve: Curve, spill: Spill, at_once: int, stop: StopRequest
+) -> None:
     with task_progress("dealing Gaussians to regions:", splats.n_rows) as progress:
         for some in splats.chunks(at_once):
             stop.check(splats.what)
             spill.append(*curve.deal(some.rows["means"].contiguous().numpy(), _others(some)))
             progress.update(int(spill.counts.sum()))
-    return spill
 
 
 def _record_bytes(n_bases: int) -> int:
