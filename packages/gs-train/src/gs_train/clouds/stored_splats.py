@@ -125,9 +125,7 @@ def _look(splats: FirstSplats, at_once: int, stop: StopRequest) -> Looked:
     return Looked(n, low, high, torch.cat(sample))
 
 
-def _deal(
-    splats: FirstSplats, curve: Curve, spill: Spill, at_once: int, stop: StopRequest
-) -> None:
+def _deal(splats: FirstSplats, curve: Curve, spill: Spill, at_once: int, stop: StopRequest) -> None:
     with task_progress("dealing Gaussians to regions:", splats.n_rows) as progress:
         for some in splats.chunks(at_once):
             stop.check(splats.what)
