@@ -138,7 +138,13 @@ def _of_making(facts: Mapping[str, Any]) -> str:
 def _given(checked: Mapping[str, Any]) -> str:
     if "given" not in checked:
         return ""
-    return f"; by {checked['given']:.2g} everywhere where both take the same gradients"
+    if "given_steps" not in checked:
+        return f"; by {checked['given']:.2g} everywhere where both take the same gradients"
+    return (
+        f"; after {checked['given_steps']} steps with the same gradients, which draw "
+        f"{checked['given_drawn']:,} of the {checked['given_rows']:,} rows of all blocks that "
+        f"training views list, all of these differ by {checked['given']:.2g}"
+    )
 
 
 def _foretold(plan: Mapping[str, Any], real: Mapping[str, Any]) -> str:
@@ -148,6 +154,12 @@ def _foretold(plan: Mapping[str, Any], real: Mapping[str, Any]) -> str:
         f" `gs-train plan` foretells {number(plan['images_per_second'])} images/s of steps that "
         f"the {plan['bound']} bounds{beside}"
     )
+    moved = ", ".join(
+        f"{plan[f'bytes_{name}'] / 1e6:.0f} MB ({real[f'drive_{name}_a_step_bytes'] / 1e6:.0f}) "
+        f"{name} a step"
+        for name in ("read", "written")
+    )
+    words += f", {moved}"
     if isinstance(real["device_bytes"], str):  # rows are all on the host
         return f"{words}."
     device, host = (
@@ -169,7 +181,8 @@ def survey(name: str, result: Result) -> list[str]:
         f"{facts['store']['bytes_written'] / 1e9:.1f} GB written since the last resume",
         "waiting for the drive": "of these, for blocks",
         "snapshots": "of these, that kept training waiting",
-        "resume": "after kill -9, to the first step",
+        "resume": "after kill -9, until training begins",
+        "first step": "from there, with the blocks of its batch",
         "store check": f"{facts['store_bytes'] / 1e9:.1f} GB",
         "sweep over all rows": f"against {facts['rows']['views']} views, by the benchmark",
         "eval": f"{facts['psnr']:.2f} dB ({facts['psnr_of_one_colour']:.2f} of one colour)",
@@ -182,11 +195,17 @@ def survey(name: str, result: Result) -> list[str]:
     checked = facts["rows"]
     left = axes["device_left"]
     of_device = f", of which {left} are left" if left else ""
+    limit, of_host = axes.get("host_left"), ""
+    if limit:
+        could = "which no process could have more of" if facts["host_is_limited"] else (
+            f"no group of processes could be limited to {limit} there"
+        )
+        of_host = f" ({could})"
     words = (
         f"A survey of {axes['n']:,} points, {axes['views']} views of {axes['size'][0]} x "
         f"{axes['size'][1]}; {axes['slots'] or 'as many as fit'} blocks on the device "
         f"(`{facts['renderer']}`{of_device}), an arena of {axes['arena'] or 'what is left'} of "
-        f"{axes['host_memory']} of host memory. `fit` took "
+        f"{axes['host_memory']} of host memory{of_host}. `fit` took "
         f"{facts['peak_host_bytes']['fit'] / 1e9:.2f} GB of host memory at most"
         f"{_of_device(facts)}. A test of all "
         f"{checked['rows']:,} rows against {checked['views']} views found {checked['seen']:,} "

@@ -51,7 +51,7 @@ from gs_train.sizes import parse_bytes
 from harness import Record, add_json_option
 
 PARTS = ("writing points", "making the store", "training", "waiting for the drive",
-         "snapshots", "resume", "store check",
+         "snapshots", "resume", "first step", "store check",
          "sweep over all rows", "eval", "export of a part")  # fmt: skip
 
 
@@ -89,6 +89,8 @@ class Survey:
             ready = seen.ready
             _check(ready[2] == started, f"step {started} must go on, got {ready[2]}")
             self.parts["resume" if k else "making the store"].append(ready[0] - seen.started)
+            if k:
+                self.parts["first step"].append(seen.first_step - ready[0])
             started = options.steps if last else max(seen.saved)
             if not k and not last:
                 self._note_records(started)

@@ -14,8 +14,9 @@ Prints one line of JSON.
 ``asleep``      the same of rows that the batch does not draw
 ``reordered``   the same as ``difference`` of torch's Adam and torch's Adam with rows in the
                 opposite order: what the order of sums alone makes of gradients that nearly cancel
-``given``       the same as ``difference`` where the step in blocks takes the gradients of torch's
-                Adam: what is left is the update alone
+``given``       all batches of training views in turn, in blocks and with torch's Adam over copies of
+                all rows of all blocks that they may see, with the same gradients: ``difference`` of
+                these ``given_rows`` rows after ``given_steps`` steps, which drew ``given_drawn``
 
 No snapshot is made, so the run stays as it is.
 """
@@ -204,47 +205,50 @@ def batch_difference(
         for own, values in rows.pieces(blocks):
             at = place[torch.searchsorted(keys, own, sorter=place)]
             ours.add(values, model, at, settings.rates)
-    given = given_difference(path, views, renderer, n_slots, settings, keys, model)
     other = {name: param.detach().flip(0) for name, param in flipped.params.items()}
     theirs.add(other, model, torch.arange(len(keys), device=keys.device), settings.rates)
     return {"difference": ours.every, "asleep": ours.asleep, "reordered": theirs.every,
-            "given": given,
             "rows_of_batch": len(keys), "loss": losses[2],
             "loss_difference": abs(losses[2] - losses[0])}  # fmt: skip
 
 
 def given_difference(
-    path: Path,
-    views: Sequence[View],
-    renderer: Renderer,
-    n_slots: int,
-    settings: StepSettings,
-    keys: Tensor,
-    model: Gaussians,
-) -> float:
-    """See ``given`` at the head of this file.
-
-    Args:
-        keys: of the model's rows.
-        model: after the step, with its gradients.
-    """
-    place, found = keys.argsort(), Differences()
-
-    def at(own: Tensor) -> Tensor:
-        return place[torch.searchsorted(keys, own, sorter=place)]
-
+    path: Path, run: Run, scene: Scene, capture: Capture, renderer: Renderer, n_slots: int
+) -> dict[str, float]:
+    """See ``given`` at the head of this file."""
+    size, train = run.config.batch_size, list(capture.train)
+    batches = [train[k : k + size] for k in range(0, len(train), size)]
+    found = Differences()
     with StoredRows.open(path, slots=n_slots, host_blocks=n_slots, device=renderer.device) as rows:
-        blocks = np.asarray(rows.candidates(views, renderer).ids).astype(np.int64)
-        look = rows.look(views, renderer)
-        chosen, gradients = at(look.keys), {}
-        for name in NAMES:
-            gradient = model.params[name].grad
-            assert gradient is not None
-            gradients[name] = gradient[chosen]
-        rows.update(look, gradients, settings.rates)
+        settings = settings_of(run, rows)
+        listed = [
+            np.asarray(rows.candidates([scene.views[i] for i in batch], renderer).ids)
+            for batch in batches
+        ]
+        blocks = np.unique(np.concatenate(listed).astype(np.int64))
+        keys, model = dense(rows, blocks, settings)
+        engine, place = mirror_engine(model, renderer), keys.argsort()
+        is_drawn = torch.zeros(len(keys), dtype=torch.bool, device=keys.device)
+
+        def at(own: Tensor) -> Tensor:
+            return place[torch.searchsorted(keys, own, sorter=place)]
+
+        for batch in batches:
+            views = [scene.views[i] for i in batch]
+            truths = photographs(capture, batch, renderer.device)
+            look = rows.look(views, renderer)  # of rows as they are before the step
+            engine.step(list(zip(views, truths, strict=True)), settings, lambda ids, splats: None)
+            chosen, gradients = at(look.keys), {}
+            for name in NAMES:
+                gradient = model.params[name].grad
+                assert gradient is not None
+                gradients[name] = gradient[chosen]
+            is_drawn[chosen] = True
+            rows.update(look, gradients, settings.rates)
         for own, values in rows.pieces(blocks):
             found.add(values, model, at(own), settings.rates)
-    return found.every
+    return {"given": found.every, "given_steps": len(batches), "given_rows": len(keys),
+            "given_drawn": int(is_drawn.sum())}  # fmt: skip
 
 
 def main() -> None:
@@ -274,6 +278,7 @@ def main() -> None:
     said["missed"] = sum(len(np.setdiff1d(a, b, assume_unique=True)) for a, b in pairs)
     said["added"] = sum(len(np.setdiff1d(b, a, assume_unique=True)) for a, b in pairs)
     said |= batch_difference(run.store_folder, run, scene, capture, renderer, n)
+    said |= given_difference(run.store_folder, run, scene, capture, renderer, n)
     print(json.dumps(said))
 
 

@@ -21,6 +21,7 @@ from gs_train import Fitted
 from gs_train.checkpoint import latest_checkpoint, open_checkpoint
 from gs_train.cli import main
 from gs_train.errors import CommonError
+from gs_train.files.ply import load_ply
 from gs_train.machine.interrupt import StopRequest
 from gs_train.renderers import Renderer
 from gs_train.rows.attributes import NAMES
@@ -323,6 +324,15 @@ def test_exports_hold_the_rows_of_a_run_in_memory(
     if layout != "spz":  # whose size follows the order of rows
         ply = [path for path in ours if path.suffix in (".ply", ".glb")]
         assert [ours[path] for path in ply] == [theirs[path] for path in ply]
+    if layout == "inria":
+        (path,) = ply
+        rows, expected = (
+            {name: values[whole["means"][:, 0].argsort()] for name, values in whole.items()}
+            for whole in (load_ply(tmp_path / out.name / path) for out in (few, in_memory))
+        )
+        assert len(rows["means"]) == N_ROWS
+        for name, values in expected.items():
+            assert torch.allclose(rows[name], values, rtol=1e-5, atol=1e-5), name
 
 
 def test_the_same_views_are_rendered_and_scored(few: Path, in_memory: Path, tmp_path: Path) -> None:

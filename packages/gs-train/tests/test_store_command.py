@@ -98,9 +98,10 @@ def test_a_damaged_snapshot_is_damage_though_an_older_one_opens(
         store.snapshot(keep=2)
         store.snapshot(keep=2)
     (tmp_path / "s" / "snap-0000000002").write_bytes(b"GSSNAPSH")
-    assert main(["store", "check", str(tmp_path / "s")]) == 2
-    assert "snap-0000000002" in capsys.readouterr().err
-    assert main(["store", "check", str(tmp_path / "s"), "--snapshot", "1"]) == 0
+    for action in ("check", "info"):
+        assert main(["store", action, str(tmp_path / "s")]) == 2
+        assert "snap-0000000002" in capsys.readouterr().err
+        assert main(["store", action, str(tmp_path / "s"), "--snapshot", "1"]) == 0
 
 
 @pytest.mark.parametrize(

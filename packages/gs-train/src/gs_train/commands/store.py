@@ -59,8 +59,10 @@ def store(config: StoreConfig) -> None:
     path = _folder_of(config.store)
     if config.action == "info":
         with _opened(path, config.snapshot) as (opened, problems):
-            for line in [*_lines(opened, config.snapshot), *problems]:
+            for line in _lines(opened, config.snapshot):
                 print(printable(line))
+        if problems and config.snapshot is None:
+            raise InputError(f"{path} is damaged: {'; '.join(problems)}")
         return
     checkpoints = RunFolder(config.store).checkpoints
     while not _check(path, config.snapshot, checkpoints):
