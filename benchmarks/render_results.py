@@ -169,12 +169,12 @@ def claim_of_survey(result: Result) -> list[str]:
     facts, axes = result.facts, result.lines[0].axes
     device, host = facts["peak_device_bytes"], facts["peak_host_bytes"]["fit"]
     records, evicted = facts["records"], facts["store"]["blocks_evicted"]
+    rate = facts["real"]["images_per_second"]  # since the last resume
     listed = records["blocks"] - records["unlisted"]
     room = f"more than memory holds: {evicted:,} evictions" if evicted else "which memory holds"
     return [
         f"{axes['n']:,} Gaussians train [from a drive](docs/drive.md) at "
-        f"{number(facts['images_per_second'])} images a second in {device / 1e9:.1f} GB of GPU "
-        "memory",
+        f"{number(rate)} images a second in {device / 1e9:.1f} GB of GPU memory",
         f"and {host / 1e9:.1f} GB of host memory, and none of the {facts['rows']['seen']:,} that "
         "views see is missed",
         f"({result.machine['gpu']}, {axes['views']} views in batches of {axes['batch_size']} that "

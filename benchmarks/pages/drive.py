@@ -179,8 +179,8 @@ def survey(name: str, result: Result) -> list[str]:
         "training": f"{axes['steps']} steps of {axes['batch_size']} views, "
         f"{facts['store']['bytes_read'] / 1e9:.1f} GB read, "
         f"{facts['store']['bytes_written'] / 1e9:.1f} GB written since the last resume",
-        "waiting for the drive": "of these, for blocks",
-        "snapshots": "of these, that kept training waiting",
+        "waiting for the drive": "for blocks, since the last resume",
+        "snapshots": "that kept training waiting, since the last resume",
         "resume": "after kill -9, until training begins",
         "first step": "from there, with the blocks of its batch",
         "store check": f"{facts['store_bytes'] / 1e9:.1f} GB",
@@ -197,8 +197,10 @@ def survey(name: str, result: Result) -> list[str]:
     of_device = f", of which {left} are left" if left else ""
     limit, of_host = axes.get("host_left"), ""
     if limit:
-        could = "which no process could have more of" if facts["host_is_limited"] else (
-            f"no group of processes could be limited to {limit} there"
+        could = (
+            "which no process could have more of"
+            if facts["host_is_limited"]
+            else (f"no group of processes could be limited to {limit} there")
         )
         of_host = f" ({could})"
     words = (

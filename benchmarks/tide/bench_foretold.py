@@ -115,7 +115,7 @@ def main() -> None:
         visits = seen.mean.visible * seen.epoch_batches / seen.epoch_rows
         print(f"{order}: a Gaussian that is seen at all is seen by {visits:.1f} views")
         for n in map(int, options.n):
-            work = replace(seen.denser(n).seeing(options.view_rows), renderer="raster")
+            work = replace(seen.of_cloud(n, options.view_rows), renderer="raster")
             plan = plan_blocks(run, work, caps, block_rows=run.block_rows)
             speed = plan.speed(rates, drive)
             assert speed is not None

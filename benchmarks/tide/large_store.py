@@ -14,9 +14,10 @@ Prints one line of JSON.
 ``asleep``      the same of rows that the batch does not draw
 ``reordered``   the same as ``difference`` of torch's Adam and torch's Adam with rows in the
                 opposite order: what the order of sums alone makes of gradients that nearly cancel
-``given``       all batches of training views in turn, in blocks and with torch's Adam over copies of
-                all rows of all blocks that they may see, with the same gradients: ``difference`` of
-                these ``given_rows`` rows after ``given_steps`` steps, which drew ``given_drawn``
+``given``       all batches of training views in turn, in blocks and with torch's Adam over copies
+                of all rows of all blocks that they may see, with the same gradients:
+                ``difference`` of these ``given_rows`` rows after ``given_steps`` steps, which drew
+                ``given_drawn``
 
 No snapshot is made, so the run stays as it is.
 """

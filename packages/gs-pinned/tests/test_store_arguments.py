@@ -158,6 +158,22 @@ def test_a_store_of_another_version_is_named(store: BlockStore) -> None:
         BlockStore.open(store.path)
 
 
+def test_a_snapshot_of_another_version_stays(store: BlockStore) -> None:
+    """Though an older one can be read: who wrote the newer one would lose it."""
+    store.snapshot(keep=2)
+    store.snapshot(keep=2)
+    store.close()
+    newest = max(store.path.glob("snap-*"))
+    data = bytearray(newest.read_bytes())
+    data[8] = 2
+    data[60:64] = _core.crc32c(bytes(data[:60])).to_bytes(4, "little")
+    newest.write_bytes(data)
+    for read_only in (True, False):
+        with pytest.raises(StoreVersionError, match="must have version 1, got 2"):
+            BlockStore.open(store.path, read_only=read_only)
+    assert newest.read_bytes() == data
+
+
 def test_a_version_that_has_changed_on_the_drive_is_damage(store: BlockStore) -> None:
     store.close()
     file = store.path / "STORE"

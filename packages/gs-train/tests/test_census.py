@@ -155,14 +155,34 @@ def test_gaussians_of_a_denser_cloud_touch_fewer_tiles_each() -> None:
 
 
 def test_a_row_shrinks_to_a_point_and_no_further() -> None:
-    most = BatchRows(largest=64.0, intersections=64.0 * (1 + 4.25) ** 2)
-    for factor in (0.25, 1.0, 4.0, 1e6):
-        width = ((4.25**2 - 0.25**2) / factor + 0.25**2) ** 0.5
+    """Rows of 5 x 5 tiles, 4 tiles wide. A point is blurred to a quarter of a tile."""
+    most = BatchRows(largest=64.0, intersections=64.0 * 25)
+
+    def tiles(factor: float) -> float:
         finer = most.refined(factor)
         assert finer.largest == 64.0 * factor
-        assert finer.intersections == pytest.approx(64.0 * factor * (1 + width) ** 2)
+        return finer.intersections / finer.largest
+
+    assert tiles(1.0) == pytest.approx(25.0)
+    assert tiles(4.0) == pytest.approx(9.0, rel=0.03)
+    assert tiles(0.25) == pytest.approx(81.0, rel=0.01)
+    assert tiles(1e9) == pytest.approx(1.25**2)
     points = BatchRows(largest=64.0, intersections=70.0)
     assert points.refined(9.0).intersections == pytest.approx(630.0)
+
+
+def test_of_a_cloud_a_view_that_sees_less_of_it_sees_rows_as_small() -> None:
+    """The same rows in a view, whether there are more of them elsewhere or not."""
+    seen = BatchRows(visible=2000.0, largest=1000.0, intersections=9000.0)
+    work = replace(WORK, most=seen, mean=seen, batch_size=2, n_rows=5000)
+    larger = work.of_cloud(50_000_000, 1000.0)
+    assert larger.mean.visible == pytest.approx(2000.0)
+    assert larger.most.intersections == pytest.approx(9000.0)
+    assert work.of_cloud(50_000_000).most.intersections > 1000 * 9000.0
+    grown = work.with_rows(50_000_000).seeing(1000.0)
+    assert grown.most.intersections == pytest.approx(9000.0)
+    with pytest.raises(ValueError, match="n_rows must be at least 1, got 0"):
+        work.of_cloud(0)
 
 
 def test_views_that_see_nothing_are_counted_as_such() -> None:

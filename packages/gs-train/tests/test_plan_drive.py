@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -175,8 +176,9 @@ def test_views_may_see_less_of_a_larger_scene(said: Any) -> None:
     assert work["epoch_rows"] == some["epoch_rows"]
 
 
+@pytest.mark.parametrize("view_rows", [(), ("--view-rows", "480k")])
 def test_gaussians_on_a_drive_are_as_small_as_their_number_makes_them(
-    said: Any, monkeypatch: pytest.MonkeyPatch
+    said: Any, monkeypatch: pytest.MonkeyPatch, view_rows: tuple[str, ...]
 ) -> None:
     """There they come from a cloud, elsewhere training adds them, which leaves them larger."""
     planned: list[Workload] = []
@@ -186,11 +188,18 @@ def test_gaussians_on_a_drive_are_as_small_as_their_number_makes_them(
         return plan_blocks.planned_on_drive(run, work, *arguments, **more)
 
     monkeypatch.setattr(plan, "planned_on_drive", noted)
-    grown = json.loads(said(*GIVEN, "--gaussians", "2M", "--json"))["workload"]
-    (denser,) = planned
-    assert denser.n_rows == grown["n_rows"] == 2_000_000
-    assert denser.most.largest == grown["most"]["largest"]
-    assert denser.most.intersections < grown["most"]["intersections"]
+    grown = json.loads(said(*GIVEN, "--gaussians", "2M", *view_rows, "--json"))["workload"]
+    first = json.loads(said(*GIVEN, "--json"))["workload"]
+    work = planned[0]
+    assert work.n_rows == grown["n_rows"] == 2_000_000
+    assert work.most.largest == pytest.approx(grown["most"]["largest"])
+    assert work.mean.visible == pytest.approx(grown["mean"]["visible"])
+
+    def tiles(most: dict[str, float]) -> float:
+        return most["intersections"] / most["largest"]
+
+    assert tiles(grown["most"]) == pytest.approx(tiles(first["most"]))
+    assert tiles(asdict(work.most)) < 0.95 * tiles(grown["most"])
 
 
 @pytest.mark.parametrize(

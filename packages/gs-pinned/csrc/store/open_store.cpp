@@ -128,6 +128,8 @@ std::vector<Snapshot> BlockStore::load_snapshots(const OpenOptions& options) {
       GS_CHECK_AS(pinned::store::CorruptError, snapshot.number == number, name,
                   " is damaged: it holds snapshot ", snapshot.number);
       whole.push_back(std::move(snapshot));
+    } catch (const VersionError&) {
+      throw;  // a writer of this version would remove the snapshot as one that is damaged
     } catch (const CorruptError& error) {
       damaged_.push_back(error.what());
       damaged_numbers_.push_back(static_cast<std::uint32_t>(number));

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from gs_train.clouds.parts import Parts, write_bytes
+from gs_train.clouds.part_files import PartFiles, write_bytes
 from gs_train.rows.morton import MortonCube
 from gs_train.scene.neighbours import Floats
 
@@ -65,7 +65,7 @@ class Spill:
     Args:
         folder: for the files, which exists.
         n_parts: of the curve.
-        waiting_bytes: as of `Parts`.
+        waiting_bytes: as of `PartFiles`.
 
     Attributes:
         regions: the parts of each region, after `gather`.
@@ -74,7 +74,7 @@ class Spill:
 
     def __init__(self, folder: Path, n_parts: int, waiting_bytes: int) -> None:
         self._folder = folder
-        self._parts = Parts(folder, n_parts, waiting_bytes)
+        self._parts = PartFiles(folder, n_parts, waiting_bytes)
         self.regions: list[range] = []
         self.sizes = np.zeros(0, np.int64)
 

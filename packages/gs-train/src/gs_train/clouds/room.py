@@ -44,7 +44,7 @@ class CloudRoom:
         read_bytes: of a row of a piece that is read and dealt.
 
     Attributes:
-        waiting_bytes: of dealt pieces that wait, see `gs_train.clouds.parts.Parts`.
+        waiting_bytes: of dealt pieces that wait, see `gs_train.clouds.part_files.PartFiles`.
         piece_rows: points that are read at once.
         threads: that read pieces, and that work on regions: fewer where memory does not suffice.
     """

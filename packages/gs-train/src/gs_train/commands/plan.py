@@ -186,7 +186,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
             alone = workload_of(replace(run, batch_size=1), scene, rows, renderer)
         if is_elsewhere:  # where another renderer will draw what this one has counted
             work, alone = (replace(each, renderer=run.renderer) for each in (work, alone))
-        n_later = expected_rows(run, work.n_rows)
+        first, n_later = work, expected_rows(run, work.n_rows)
         if config.view_rows is not None:
             work, alone = (seeing(config.view_rows, n_later, each) for each in (work, alone))
         later = work.with_rows(n_later)
@@ -219,7 +219,7 @@ def plan(config: PlanConfig) -> dict[str, Any]:
         "presets": presets,
         "tide": planned_on_drive(
             run,
-            work.denser(n_later),
+            first.of_cloud(n_later, config.view_rows),
             caps,
             rates,
             folder=None if is_elsewhere else config.store or Path(),

@@ -13,7 +13,13 @@ from typing import Annotated, Literal
 
 import tyro
 
-from gs_pinned import BlockStore, BufferedWarning, SnapshotWarning, StoreCorruptError
+from gs_pinned import (
+    BlockStore,
+    BufferedWarning,
+    SnapshotWarning,
+    StoreCorruptError,
+    StoreVersionError,
+)
 from gs_train.blocks.stored_state import from_bytes
 from gs_train.errors import InputError
 from gs_train.machine.interrupt import StopRequest
@@ -23,6 +29,7 @@ from gs_train.runs.folder import RunFolder
 from gs_train.runs.named_snapshots import named_snapshots
 from gs_train.sizes import format_bytes
 from gs_train.tide.store_folder import INSIDE
+from gs_train.tide.trouble import of_another_version
 
 _PRINTED = 20
 """Damaged blocks that are named on lines of their own."""
@@ -97,6 +104,8 @@ def _opened(path: Path, snapshot: int | None) -> Iterator[tuple[BlockStore, list
         warnings.simplefilter("always")
         try:
             opened = BlockStore.open(path, snapshot=snapshot, read_only=True)
+        except StoreVersionError as error:
+            raise InputError(of_another_version(path, error)) from None
         except StoreCorruptError as error:
             raise InputError(f"{path} cannot be opened: {error}") from None
     damaged = [str(w.message) for w in found if issubclass(w.category, SnapshotWarning)]

@@ -155,7 +155,7 @@ def largest_on_drive(
 
     def fits(n: int) -> bool:
         try:
-            plan = plan_blocks(config, work.denser(n), caps, block_rows=block_rows)
+            plan = plan_blocks(config, work.of_cloud(n), caps, block_rows=block_rows)
         except InputError:
             return False
         return problem_of(plan, caps, free) is None

@@ -55,7 +55,7 @@ class BatchRows:
 
         A row that is s tiles wide touches (1 + s)^2 of them, and s^2 shrinks by the factor, but for
         what a point is blurred to. Rows are taken to be of one size: of several sizes, more rows
-        touch fewer tiles than that.
+        touch fewer tiles than that, and fewer rows more.
         """
         more = self.scaled(factor)
         if not self.largest:
@@ -64,6 +64,9 @@ class BatchRows:
         point = min(width, _POINT)
         shrunk = math.sqrt((width**2 - point**2) / factor + point**2)
         return replace(more, intersections=more.intersections * ((1 + shrunk) / (1 + width)) ** 2)
+
+
+_Change = Callable[[BatchRows, float], BatchRows]
 
 
 @dataclass(frozen=True)
@@ -139,20 +142,24 @@ class Workload:
         return view_memory(self.renderer, absgrad=self.absgrad, depths=self.depths)
 
     def with_rows(self, n_rows: int) -> Workload:
-        """The same with another number of rows, as large as these, and training adds rows that are
-        not much smaller; views see the same share."""
+        """The same with another number of rows; views see the same share. Rows keep their size,
+        because training adds rows that are hardly smaller."""
         return self._resized(n_rows, BatchRows.scaled)
 
-    def denser(self, n_rows: int) -> Workload:
-        """The same from a cloud of another number of points, whose rows are as small as that makes
-        them; views see the same share."""
-        return self._resized(n_rows, BatchRows.refined)
+    def of_cloud(self, n_rows: int, view_rows: float | None = None) -> Workload:
+        """The same scene from a cloud of another number of points, whose rows are as small as that
+        makes them.
 
-    def _resized(self, n_rows: int, change: Callable[[BatchRows, float], BatchRows]) -> Workload:
-        factor = n_rows / self.n_rows
+        Args:
+            view_rows: that a mean view sees then, as for `seeing`; None: the same share.
+        """
+        whole = self._resized(n_rows, BatchRows.refined)
+        return whole if view_rows is None else whole._seeing(view_rows, BatchRows.refined)
+
+    def _resized(self, n_rows: int, change: _Change) -> Workload:
+        resized, factor = replace(self, n_rows=n_rows), n_rows / self.n_rows
         return replace(
-            self,
-            n_rows=n_rows,
+            resized,
             most=change(self.most, factor),
             mean=change(self.mean, factor),
             tile_rows=self.tile_rows * factor,
@@ -160,13 +167,16 @@ class Workload:
         )
 
     def seeing(self, view_rows: float) -> Workload:
-        """The same number of rows where a mean view sees so many of these, from nearer or further
-        away, and as many more views as see all that these did."""
+        """The same number of rows where a mean view sees so many of these, and as many more views
+        as see all that these did."""
+        return self._seeing(view_rows, BatchRows.scaled)
+
+    def _seeing(self, view_rows: float, change: _Change) -> Workload:
         factor = view_rows * self.batch_size / self.mean.visible
         return replace(
             self,
-            most=self.most.refined(factor),
-            mean=self.mean.refined(factor),
+            most=change(self.most, factor),
+            mean=change(self.mean, factor),
             tile_rows=self.tile_rows * factor,
             epoch_batches=self.epoch_batches / factor,
         )

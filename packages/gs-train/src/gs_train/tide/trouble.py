@@ -30,10 +30,7 @@ def store_trouble(
     try:
         yield
     except StoreVersionError as error:
-        remedy = "use the version of gs-train that wrote it"
-        raise StoreTroubleError(
-            f"the store {path} is of another version: {_line(error)}; {remedy}"
-        ) from error
+        raise StoreTroubleError(of_another_version(path, error)) from error
     except StoreCorruptError as error:
         what = "is damaged, or not all of it is there"
         remedy = "remove the newest checkpoint to go on from the one before"
@@ -55,6 +52,12 @@ def store_trouble(
             raise
         cause = _cause(error, path)
         raise StoreTroubleError(f"the store {path} cannot be used: {cause}") from error
+
+
+def of_another_version(path: Path, error: StoreVersionError) -> str:
+    """The line of such a store."""
+    remedy = "use the version of gs-train that wrote it"
+    return f"the store {path} is of another version: {_line(error)}; {remedy}"
 
 
 def _cause(error: OSError, path: Path) -> str:

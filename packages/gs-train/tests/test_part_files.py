@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gs_train.clouds import parts as parts_module
-from gs_train.clouds.parts import Parts
+from gs_train.clouds.part_files import PartFiles, write_bytes
 
 WIDTH = 15
 
@@ -24,7 +22,7 @@ def dealt(rng: np.random.Generator, counts: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("waiting_bytes", [1, 40 * WIDTH, 1 << 20])
 def test_a_part_has_its_points_in_the_order_of_pieces(tmp_path: Path, waiting_bytes: int) -> None:
     rng, n_parts = np.random.default_rng(0), 7
-    parts = Parts(tmp_path, n_parts, waiting_bytes)
+    parts = PartFiles(tmp_path, n_parts, waiting_bytes)
     expected: list[list[np.ndarray]] = [[] for _ in range(n_parts)]
     for _ in range(20):
         counts = rng.integers(0, 4, n_parts) * (np.arange(n_parts) != 5)
@@ -43,25 +41,33 @@ def test_a_part_has_its_points_in_the_order_of_pieces(tmp_path: Path, waiting_by
 
 def test_pieces_wait_until_they_fill_their_memory(tmp_path: Path) -> None:
     rng, counts = np.random.default_rng(0), np.array([2, 1])
-    parts = Parts(tmp_path, 2, 7 * WIDTH)
-    for n_written in (0, 0, 9, 9):
+    parts = PartFiles(tmp_path, 2, 150)
+    for n_written in (0, 0, 9, 9):  # a piece has 45 bytes of points and 16 of counts
         parts.append(dealt(rng, counts), counts)
         sizes = [path.stat().st_size for path in tmp_path.iterdir()]
         assert sum(sizes) == n_written * WIDTH
 
 
-def test_a_full_drive_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes a part of the bytes, and then none."""
-    room = [20]
+def test_a_piece_without_points_changes_nothing(tmp_path: Path) -> None:
+    parts, counts = PartFiles(tmp_path, 2, 1), np.zeros(2, np.int64)
+    parts.append(np.empty((0, WIDTH), np.uint8), counts)
+    assert list(tmp_path.iterdir()) == []
+    assert parts.counts.tolist() == [0, 0]
 
-    def write(descriptor: int, data: memoryview) -> int:
-        n = min(room[0], len(data))
-        room[0] -= n
-        if not n:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return n
 
-    monkeypatch.setattr(parts_module.os, "write", write)
-    parts, counts = Parts(tmp_path, 1, 1), np.array([2])
-    with pytest.raises(OSError, match="No space left"):
-        parts.append(np.zeros((2, WIDTH), np.uint8), counts)
+def test_a_file_that_has_lost_bytes_is_an_error(tmp_path: Path) -> None:
+    parts = PartFiles(tmp_path, 1, 1)
+    parts.append(np.zeros((4, WIDTH), np.uint8), np.array([4]))
+    (path,) = tmp_path.iterdir()
+    os.truncate(path, 2 * WIDTH)
+    with pytest.raises(OSError, match="must have 60 bytes, got 30"):
+        parts.take(range(1))
+
+
+def test_a_full_drive_is_an_error() -> None:
+    descriptor = os.open("/dev/full", os.O_WRONLY)
+    try:
+        with pytest.raises(OSError, match="No space left"):
+            write_bytes(descriptor, np.zeros(20, np.uint8))
+    finally:
+        os.close(descriptor)
