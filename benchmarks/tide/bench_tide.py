@@ -21,6 +21,7 @@ Views that see all of a larger scene, each of its records full:
     ... bench_tide.py --n 75_000_000 --seen 480_000 --views 340 --overlap 0.25 --order tiles \
         --batch 4 --only none "tide, drive" --slots 0.23 --arena 16GiB
 
+With ``--device-left 24GiB`` a process of its own holds the rest of the GPU's memory meanwhile.
 A sample is the rate of a run of ``--seconds``, from an idle device to an idle device. The store is
 made in ``--folder``, with 720 bytes a row. With ``--trace FOLDER`` each line runs on for a moment
 after it was timed, with a trace that ``train/trace_shares.py`` explains.
@@ -43,6 +44,7 @@ from pathlib import Path
 import torch
 import trace_shares
 from bench_engine import Scene, batches, make_scene, settings
+from memory_left import device_left
 
 import workloads
 from gs_train.backends import make_backend
@@ -235,6 +237,7 @@ def lines_of(
             gc.collect()
             if renderer.device.type == "cuda":
                 torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
             if row.name in PRESETS:
                 engine = make_backend(
                     PRESETS[row.name], scene.rows, None, renderer=renderer, semantics="dense",
@@ -248,6 +251,8 @@ def lines_of(
                 in_slots = next((one for one in rows if one.name == IN_SLOTS and one.rates), None)
                 is_last = row is rows[-1]
                 in_blocks(scene, renderer, row, store, options, in_slots, is_last=is_last)
+            if renderer.device.type == "cuda":
+                row.facts["peak_device_bytes"] = torch.cuda.max_memory_reserved()
             base = statistics.median(rows[0].rates)
             rate = statistics.median(row.rates)
             print(
@@ -284,6 +289,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=1.0, help="seconds before the samples")
     parser.add_argument("--seconds", type=float, default=2.0, help="per sample")
     parser.add_argument("--samples", type=int, default=3)
+    parser.add_argument("--device-left", help="bytes of the device, such as 24GiB (all)")
     parser.add_argument("--folder", type=Path, help="for the store")
     parser.add_argument("--trace", type=Path, help="folder for a trace of each line")
     add_json_option(parser)
@@ -300,12 +306,17 @@ def main() -> None:
     scene = make_scene(city, options.overlap, options.views, tuple(options.size), rows)
     del city  # its copy on the device is not the trainer's
     print(f"{options.n:,} Gaussians, {scene.visible:,.0f} rows a view, {options.order}")
-    for batch in options.batch:
-        for row in lines_of(scene, renderer, batch, options):
-            axes = {"gaussians": options.n, "size": list(options.size), "batch": batch}
-            axes["order"] = options.order
-            record.add(row.name, row.rates, "images/s", axes=axes, **row.facts)
-        record.write()
+    gc.collect()
+    torch.cuda.empty_cache()
+    given = options.device_left
+    left = None if given is None else parse_bytes(given, option="--device-left")
+    with device_left(left):
+        for batch in options.batch:
+            for row in lines_of(scene, renderer, batch, options):
+                axes = {"gaussians": options.n, "size": list(options.size), "batch": batch}
+                axes |= {"order": options.order, "device_left": given}
+                record.add(row.name, row.rates, "images/s", axes=axes, **row.facts)
+            record.write()
 
 
 if __name__ == "__main__":
