@@ -116,6 +116,7 @@ OF_PACKAGES: dict[str, Table] = {
     "ranks-4gpu-h200": quoted_training,
     "ranks-unbalanced": quoted_training,
     "ranks-batch1": quoted_training,
+    "ranks-40m-batches": quoted_training,
     "capture-ranks-batch4": quoted_capture,
     "largest-ranks": largest_scene,
 }
