@@ -134,7 +134,7 @@ def test_the_page_on_scaling_is_what_the_model_gives() -> None:
 
 
 STEPS = """
-from model import CUT, FIXED_MS, UNEVEN, Launching, Links, OneGpu, Terms
+from step_model import Launching, Links, OneGpu, Terms
 one = OneGpu.of({batch: 1e3 * batch / (3.2 + 2.0 * batch) for batch in (1, 4, 16)})
 terms = Terms(1e6, Links(0.02, 260.0), 0.1, 1.5, {})
 slow = Terms(1e6, Links(0.02, 1.0), 0.1, 1.5, {})
@@ -170,6 +170,42 @@ def test_the_model_adds_what_its_page_says() -> None:
     assert found["links"] == pytest.approx({"start_ms": 0.01, "gb_s": 100.0})
 
 
+FITS = """
+from step_model import Links, OneGpu, Terms
+ones = {"none": OneGpu.of({1: 150.0, 4: 390.0, 16: 470.0})}
+given = Terms(1e6, Links(0.02, 260.0), 0.7, 1.5, {}, {"none": 2.5})
+steps = [(b, n, given.step_ms("none", ones["none"], b, n)) for b, n in ((4, 2), (16, 4), (1, 2))]
+found = Terms(1e6, Links(0.02, 260.0), 0.0, 1.5, {}).fitted_beside(ones, {"none": steps})
+found = found.fitted_cut(ones, {"none": steps})
+result = [found.beside_ms, found.cut_ms, ones["none"].ms(4), ones["none"].view_of(4)]
+"""
+
+
+def test_the_model_finds_the_terms_that_steps_were_made_with() -> None:
+    beside_ms, cut_ms, four, view = _python(FITS)
+    assert beside_ms == pytest.approx(0.7)
+    assert cut_ms == pytest.approx({"none": 2.5})
+    # A batch that was measured is as measured, whatever the line through all of them says.
+    assert four == pytest.approx(4e3 / 390)
+    assert 0 < view < four / 4
+
+
+def test_the_model_without_launching_is_as_near_as_the_page_says() -> None:
+    ratios = _python(
+        f"""
+from pathlib import Path
+import model
+found = model.measured(Path({str(BENCHMARKS / "results")!r}), model.RUNS[1])
+result = [
+    rate * found.terms.step_ms(preset, found.one[preset], batch, n) / batch / 1e3
+    for (preset, n, batch), rate in found.several.items()
+]
+"""
+    )
+    assert len(ratios) == 10
+    assert all(abs(ratio - 1) < 0.125 for ratio in ratios)
+
+
 def _line(name: str, ms: float, axes: dict[str, Any], **facts: Any) -> dict[str, Any]:
     return {"name": name, "axes": axes, "unit": "ms", "samples": [ms], "facts": facts}
 
@@ -190,9 +226,9 @@ def test_the_model_takes_its_terms_from_files_that_are_there(tmp_path: Path) -> 
         f"""
 from pathlib import Path
 import model
-found = model.measured(Path({str(tmp_path)!r}))
+found = model.measured(Path({str(tmp_path)!r}), model.RUNS[0])
 links = found.terms.links
-result = [found.terms.beside_ms, links.start_ms, links.gb_s, "\\n".join(model.tables(found))]
+result = [found.terms.beside_ms, links.start_ms, links.gb_s, "\\n".join(model.tables([found]))]
 """
     )
     assert (beside, start, rate) == pytest.approx((0.2, 0.01, 100.0))

@@ -5,9 +5,9 @@
     python benchmarks/ranks/model.py             # after new files came into benchmarks/results
     python benchmarks/ranks/model.py --check     # exit status 1 if the page says something else
 
-The page explains the model. Rates of one GPU and of several come from ``ranks-4gpu.json``,
-exchanges and their cost beside drawing from ``exchange.json``, the shortest step from
-``capture.json``. A term that no file has is assumed, and the page says so.
+The page explains the model, `step_model.py` holds it. Each of ``RUNS`` gives rates of one GPU and
+of several. Exchanges and their cost beside drawing come from ``exchange.json``, the shortest step
+from ``capture.json``. A term that no file has is assumed, and the page says so.
 """
 
 from __future__ import annotations
@@ -15,159 +15,53 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from scipy.optimize import nnls
+from step_model import (
+    CUT,
+    FIXED_MS,
+    GRADIENT_BYTES,
+    RECORD_BYTES,
+    SETS,
+    UNEVEN,
+    Launching,
+    Links,
+    OneGpu,
+    Step,
+    Terms,
+)
 
 from pages.cells import grid, number
-from results import Line, Result, read_result
+from results import Result, read_result
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ("none", "best")
 RANKS = (2, 4, 8)
 BATCHES = (1, 4, 8, 16, 64)
-RANKS_FILE = "ranks-4gpu"
 BEGIN, END = "<!-- model -->", "<!-- end of model -->"
 
-RECORD_BYTES, GRADIENT_BYTES = 52, 48
-SETS = 3  # of buffers
-
-# Assumed where nothing was measured.
-UNEVEN = 1.03
-CUT = 1.15
-FIXED_MS = 1.2
+# Assumed where no file of exchanges is.
 BESIDE_MS = 0.13
 # Off-rank bytes of an all-to-all and its milliseconds, of two H100 with NVLink.
 EXCHANGES = ((4 << 20, 0.035), (16 << 20, 0.083), (64 << 20, 0.264))
 
 
 @dataclass(frozen=True)
-class OneGpu:
-    """What a batch takes on one GPU: ``step_ms`` and, for each view, ``view_ms``.
+class Runs:
+    """Files of rates of one scene on one kind of machine.
 
     Attributes:
-        rates: images a second by batch, as measured.
+        files: a line of a later file replaces that of an earlier one.
+        is_launching_slow: whether the threads that launch work set the rates of several GPUs.
+            The terms of launching are fitted then; else what a round takes beside drawing is.
     """
 
-    view_ms: float
-    step_ms: float
-    rates: dict[int, float]
-
-    @classmethod
-    def of(cls, rates: dict[int, float]) -> OneGpu:
-        """The line through milliseconds of batches that misses them least, relative to each."""
-        points = [(batch, 1e3 * batch / rate) for batch, rate in rates.items()]
-        weights = [1 / ms**2 for _, ms in points]
-        total = sum(weights)
-        x = sum(w * b for w, (b, _) in zip(weights, points)) / total
-        y = sum(w * ms for w, (_, ms) in zip(weights, points)) / total
-        covered = sum(w * (b - x) ** 2 for w, (b, _) in zip(weights, points))
-        slope = sum(w * (b - x) * (ms - y) for w, (b, ms) in zip(weights, points)) / covered
-        step = max(0.0, y - slope * x)
-        return cls(slope, step, rates)
-
-    def ms(self, batch: int) -> float:
-        """Of a batch."""
-        return self.step_ms + self.view_ms * batch
+    files: tuple[str, ...]
+    is_launching_slow: bool
 
 
-@dataclass(frozen=True)
-class Links:
-    """An exchange takes ``start_ms`` and its bytes at ``gb_s``."""
-
-    start_ms: float
-    gb_s: float
-
-    @classmethod
-    def of(cls, points: Sequence[tuple[float, float]]) -> Links:
-        """The line through (bytes, milliseconds) that misses them least.
-
-        >>> Links.of([(1e6, 0.02), (3e6, 0.04)])
-        Links(start_ms=0.01, gb_s=100.0)
-        """
-        n = len(points)
-        x, y = sum(b for b, _ in points) / n, sum(ms for _, ms in points) / n
-        covered = sum((b - x) ** 2 for b, _ in points)
-        slope = sum((b - x) * (ms - y) for b, ms in points) / covered
-        return cls(round(max(0.0, y - slope * x), 6), round(1e-6 / slope, 6))
-
-    def ms(self, n_bytes: float) -> float:
-        """Of so many bytes that leave a rank."""
-        return self.start_ms + n_bytes / self.gb_s / 1e6
-
-
-@dataclass(frozen=True)
-class Launching:
-    """What the main thread of a rank takes for a batch: ``batch_ms``, ``view_ms`` for each view of
-    the batch, and ``drawn_ms`` for each view that the rank draws."""
-
-    batch_ms: float
-    view_ms: float
-    drawn_ms: float
-
-    @classmethod
-    def of(cls, points: Sequence[tuple[int, int, float]]) -> Launching:
-        """From (batch, ranks, milliseconds) of steps whose views are not cut: the sums that miss
-        them least, relative to each."""
-        lines = np.array([[1.0, batch, batch / ranks] for batch, ranks, _ in points])
-        ms = np.array([ms for _, _, ms in points])
-        found, _ = nnls(lines / ms[:, None], np.ones(len(ms)))
-        return cls(*found.tolist())
-
-    def ms(self, batch: int, ranks: int) -> float:
-        """Of a batch; a part of a view is launched as a whole one."""
-        return self.batch_ms + self.view_ms * batch + self.drawn_ms * -(-batch // ranks)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """Of the model, besides one GPU's.
-
-    Attributes:
-        visible: rows of a view.
-        links: of exchanges.
-        beside_ms: for which drawing takes longer in a round because of its exchanges.
-        least_ms: of a step, whatever is drawn.
-        launching: by preset.
-    """
-
-    visible: float
-    links: Links
-    beside_ms: float
-    least_ms: float
-    launching: dict[str, Launching]
-
-    def step_ms(self, preset: str, one: OneGpu, batch: int, ranks: int) -> float:
-        """Of a batch on several GPUs: of what takes longer, the devices or the threads that launch
-        their work."""
-        launching = self.launching.get(preset)
-        launched = 0.0 if launching is None or ranks == 1 else launching.ms(batch, ranks)
-        return max(self.device_ms(one, batch, ranks), launched)
-
-    def device_ms(self, one: OneGpu, batch: int, ranks: int) -> float:
-        """Of a batch on several GPUs whose work is launched in time."""
-        if ranks == 1:
-            return one.ms(batch)
-        whole, left = divmod(batch, ranks)
-        exchanged = self.exchanged_ms(ranks)
-        rounds = whole * max(one.view_ms * UNEVEN + self.beside_ms, exchanged)
-        if left:
-            cut = one.view_ms * CUT * left / ranks + self.beside_ms
-            rounds += max(cut, exchanged * left / ranks)
-        fixed = min(one.step_ms, FIXED_MS)
-        ms = rounds + fixed + (one.step_ms - fixed) / ranks + exchanged
-        return max(ms, self.least_ms)
-
-    def exchanged_ms(self, ranks: int) -> float:
-        """The exchanges of a round, there and back: as long as the first and the last of a step,
-        which nothing hides."""
-        return sum(self.links.ms(self.away(n, ranks)) for n in (RECORD_BYTES, GRADIENT_BYTES))
-
-    def away(self, row_bytes: int, ranks: int) -> float:
-        """Bytes that leave a rank in a round."""
-        return self.visible * row_bytes * (ranks - 1) / ranks
+RUNS = (Runs(("ranks-4gpu",), True), Runs(("ranks", "quoted/ranks-batch1"), False))
 
 
 @dataclass(frozen=True)
@@ -175,6 +69,7 @@ class Measured:
     """What the results hold, and where each part is from.
 
     Attributes:
+        machine: in words.
         one: by preset.
         several: rates, by preset, ranks and batch.
         sources: of each term, in words.
@@ -182,6 +77,7 @@ class Measured:
         copies: rates of copies between host and device, by name.
     """
 
+    machine: str
     one: dict[str, OneGpu]
     several: dict[tuple[str, int, int], float]
     terms: Terms
@@ -190,54 +86,68 @@ class Measured:
     copies: dict[str, str]
 
 
-def measured(folder: Path) -> Measured:
+def measured(folder: Path, runs: Runs) -> Measured:
     """What a folder of results says; the rest is assumed."""
-    results = {
-        name: read_result(folder / f"{name}.json")
-        for name in (RANKS_FILE, "exchange", "capture")
-        if (folder / f"{name}.json").exists()
-    }
-    ranks = results[RANKS_FILE]
-    found = [line for line in ranks.lines if line.name in PRESETS]
+    files = [folder / f"{name}.json" for name in runs.files]
+    ranks = [read_result(file) for file in files if file.exists()]
     rates = {
-        preset: {line.axes["batch"]: line.median for line in _of(found, preset, {"ranks": 1})}
+        (line.name, line.axes["ranks"], line.axes["batch"]): line.median
+        for result in ranks
+        for line in result.lines
+        if line.name in PRESETS
+    }
+    one = {
+        preset: OneGpu.of(
+            {b: rate for (name, n, b), rate in rates.items() if (name, n) == (preset, 1)}
+        )
         for preset in PRESETS
     }
-    one = {preset: OneGpu.of(those) for preset, those in rates.items()}
-    several = {
-        (line.name, line.axes["ranks"], line.axes["batch"]): line.median
-        for line in found
-        if line.axes["ranks"] > 1
-    }
-    first = found[0]
-    links, beside, sources = _exchanges(results.get("exchange"))
-    least = 0.0
-    if "capture" in results:
-        line = results["capture"].line("none", "images/s")
+    several = {key: rate for key, rate in rates.items() if key[1] > 1}
+    links, beside, sources = _exchanges(_read(folder, "exchange"))
+    least, capture = 0.0, _read(folder, "capture")
+    if capture is not None:
+        line = capture.line("none", "images/s")
         least = 1e3 / line.median if line else 0.0
-        sources["least"] = f"measured, `capture.json`, {results['capture'].machine['gpu']}"
-    sources["one"] = f"measured, `{RANKS_FILE}.json`, {ranks.machine['gpu']}"
-    sources["launching"] = f"fitted to batches of whole views of `{RANKS_FILE}.json`"
+        sources["least"] = f"measured, `capture.json`, {capture.machine['gpu']}"
+    names = " and ".join(f"`{file.name}`" for file in files if file.exists())
+    gpu = ranks[0].machine["gpu"]
+    sources |= {"one": f"measured, {names}, {gpu}", "fitted": f"fitted to {names}"}
+    first = next(line for line in ranks[0].lines if line.name in PRESETS)
+    terms = Terms(first.facts["visible"], links, beside, least, {})
+    steps = _steps(several)
+    if steps and runs.is_launching_slow:
+        launching = {name: Launching.of(_whole(those)) for name, those in steps.items()}
+        terms = replace(terms, launching=launching)
+    elif steps:
+        terms = terms.fitted_beside(one, steps)
+        sources["beside"] = sources["fitted"]
+    terms = terms.fitted_cut(one, steps)
     width, height = first.axes["size"]
     scene = (
         f"{first.axes['gaussians']:,} Gaussians, {width} x {height}, "
         f"{first.facts['visible']:,.0f} rows a view, shuffled"
     )
-    whole = {
-        preset: [
-            (batch, n, 1e3 * batch / rate)
-            for (name, n, batch), rate in several.items()
-            if name == preset and batch % n == 0
-        ]
-        for preset in PRESETS
-    }
-    launching = {preset: Launching.of(points) for preset, points in whole.items() if points}
-    terms = Terms(first.facts["visible"], links, beside, least, launching)
-    return Measured(one, several, terms, sources, scene, _copies(results.get("exchange")))
+    machine = f"{max((n for _, n, _ in several), default=1)} {gpu}, commit {ranks[0].commit[:9]}"
+    copies = _copies(_read(folder, "exchange")) if runs.is_launching_slow else {}
+    return Measured(machine, one, several, terms, sources, scene, copies)
 
 
-def _of(lines: Sequence[Line], name: str, axes: dict[str, object]) -> list[Line]:
-    return [line for line in lines if line.name == name and axes.items() <= line.axes.items()]
+def _read(folder: Path, name: str) -> Result | None:
+    file = folder / f"{name}.json"
+    return read_result(file) if file.exists() else None
+
+
+def _steps(several: dict[tuple[str, int, int], float]) -> dict[str, list[Step]]:
+    """The steps of several GPUs by preset."""
+    steps: dict[str, list[Step]] = {}
+    for (preset, ranks, batch), rate in several.items():
+        steps.setdefault(preset, []).append((batch, ranks, 1e3 * batch / rate))
+    return steps
+
+
+def _whole(steps: Sequence[Step]) -> list[Step]:
+    """Those that cut no view."""
+    return [step for step in steps if step[0] % step[1] == 0]
 
 
 def _exchanges(result: Result | None) -> tuple[Links, float, dict[str, str]]:
@@ -275,25 +185,36 @@ def _nearest(values: Sequence[int], wanted: int) -> int:
     return min(values, key=lambda value: abs(value - wanted))
 
 
-def tables(found: Measured) -> list[str]:
+def tables(all_found: Sequence[Measured]) -> list[str]:
     """What stands on the page between the marks."""
-    return [
-        f"{found.scene[0].upper()}{found.scene[1:]}.",
-        "",
-        *grid(["term", "value", "from"], _terms(found)),
-        "",
-        "**Foretold**, images a second and, in brackets, times one GPU. Rates of one GPU are "
-        "measured where bold, else s + v B.",
-        "",
-        *grid(["", "GPUs", *(f"batch {batch}" for batch in BATCHES)], _foretold(found)),
-        "",
-        *_checked(found),
+    travelling = [
         "**What travels**, of each GPU in a round, each way; foretold.",
         "",
         *grid(
             ["GPUs", "splats, MB", "gradients, MB", "both alone, ms", "buffers, MB"],
-            _travels(found.terms),
+            _travels(all_found[0].terms),
         ),
+        "",
+    ]
+    return travelling + [line for found in all_found for line in _of_runs(found)]
+
+
+def _of_runs(found: Measured) -> list[str]:
+    """Terms, rates foretold and rates measured of one kind of machine."""
+    at_most = "" if found.terms.launching else ", at most: nothing is counted for launching"
+    return [
+        f"### {found.machine}",
+        "",
+        f"{found.scene}.",
+        "",
+        *grid(["term", "value", "from"], _terms(found)),
+        "",
+        f"**Foretold**{at_most}. Images a second and, in brackets, times one GPU. Rates of one GPU "
+        "are measured where bold, else s + v B.",
+        "",
+        *grid(["", "GPUs", *(f"batch {batch}" for batch in BATCHES)], _foretold(found)),
+        "",
+        *_checked(found),
     ]
 
 
@@ -305,7 +226,9 @@ def _terms(found: Measured) -> list[list[str]]:
         rows.append([f"s, `{preset}`", f"{one.step_ms:.2f} ms", sources["one"]])
     for preset, launching in terms.launching.items():
         words = f"{launching.batch_ms:.2f}, {launching.view_ms:.2f} and {launching.drawn_ms:.2f} ms"
-        rows.append([f"l, m, n, `{preset}`", words, sources["launching"]])
+        rows.append([f"l, m, n, `{preset}`", words, f"{sources['fitted']}, batches of whole views"])
+    for preset, cut_ms in terms.cut_ms.items():
+        rows.append([f"k, `{preset}`", f"{cut_ms:.2f} ms", f"{sources['fitted']}, batches of one"])
     return [
         *rows,
         ["f, of s", f"{FIXED_MS:.2f} ms at most", "assumed"],
@@ -393,7 +316,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
     page = options.page.read_text()
-    wanted = filled(page, tables(measured(options.results)))
+    wanted = filled(page, tables([measured(options.results, runs) for runs in RUNS]))
     if wanted == page:
         return
     print(f"{'differs' if options.check else 'written'}: {options.page}")
