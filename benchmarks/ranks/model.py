@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from step_model import (
@@ -25,7 +25,6 @@ from step_model import (
     RECORD_BYTES,
     SETS,
     UNEVEN,
-    Launching,
     Links,
     OneGpu,
     Step,
@@ -90,19 +89,7 @@ def measured(folder: Path, runs: Runs) -> Measured:
     """What a folder of results says; the rest is assumed."""
     files = [folder / f"{name}.json" for name in runs.files]
     ranks = [read_result(file) for file in files if file.exists()]
-    rates = {
-        (line.name, line.axes["ranks"], line.axes["batch"]): line.median
-        for result in ranks
-        for line in result.lines
-        if line.name in PRESETS
-    }
-    one = {
-        preset: OneGpu.of(
-            {b: rate for (name, n, b), rate in rates.items() if (name, n) == (preset, 1)}
-        )
-        for preset in PRESETS
-    }
-    several = {key: rate for key, rate in rates.items() if key[1] > 1}
+    one, several = _rates(ranks)
     links, beside, sources = _exchanges(_read(folder, "exchange"))
     least, capture = 0.0, _read(folder, "capture")
     if capture is not None:
@@ -114,14 +101,12 @@ def measured(folder: Path, runs: Runs) -> Measured:
     sources |= {"one": f"measured, {names}, {gpu}", "fitted": f"fitted to {names}"}
     first = next(line for line in ranks[0].lines if line.name in PRESETS)
     terms = Terms(first.facts["visible"], links, beside, least, {})
-    steps = _steps(several)
-    if steps and runs.is_launching_slow:
-        launching = {name: Launching.of(_whole(those)) for name, those in steps.items()}
-        terms = replace(terms, launching=launching)
-    elif steps:
-        terms = terms.fitted_beside(one, steps)
+    if several and runs.is_launching_slow:
+        terms = terms.fitted_launching(_steps(several))
+    elif several:
+        terms = terms.fitted_beside(one, _steps(several))
         sources["beside"] = sources["fitted"]
-    terms = terms.fitted_cut(one, steps)
+    terms = terms.fitted_cut(one, _steps(several))
     width, height = first.axes["size"]
     scene = (
         f"{first.axes['gaussians']:,} Gaussians, {width} x {height}, "
@@ -137,17 +122,30 @@ def _read(folder: Path, name: str) -> Result | None:
     return read_result(file) if file.exists() else None
 
 
+def _rates(
+    results: Sequence[Result],
+) -> tuple[dict[str, OneGpu], dict[tuple[str, int, int], float]]:
+    """Of one GPU, and of several."""
+    rates = {
+        (line.name, line.axes["ranks"], line.axes["batch"]): line.median
+        for result in results
+        for line in result.lines
+        if line.name in PRESETS
+    }
+    ones: dict[str, dict[int, float]] = {preset: {} for preset in PRESETS}
+    for (preset, ranks, batch), rate in rates.items():
+        if ranks == 1:
+            ones[preset][batch] = rate
+    several = {key: rate for key, rate in rates.items() if key[1] > 1}
+    return {preset: OneGpu.of(those) for preset, those in ones.items()}, several
+
+
 def _steps(several: dict[tuple[str, int, int], float]) -> dict[str, list[Step]]:
     """The steps of several GPUs by preset."""
     steps: dict[str, list[Step]] = {}
     for (preset, ranks, batch), rate in several.items():
         steps.setdefault(preset, []).append((batch, ranks, 1e3 * batch / rate))
     return steps
-
-
-def _whole(steps: Sequence[Step]) -> list[Step]:
-    """Those that cut no view."""
-    return [step for step in steps if step[0] % step[1] == 0]
 
 
 def _exchanges(result: Result | None) -> tuple[Links, float, dict[str, str]]:
@@ -228,7 +226,9 @@ def _terms(found: Measured) -> list[list[str]]:
         words = f"{launching.batch_ms:.2f}, {launching.view_ms:.2f} and {launching.drawn_ms:.2f} ms"
         rows.append([f"l, m, n, `{preset}`", words, f"{sources['fitted']}, batches of whole views"])
     for preset, cut_ms in terms.cut_ms.items():
-        rows.append([f"k, `{preset}`", f"{cut_ms:.2f} ms", f"{sources['fitted']}, batches of one"])
+        rows.append(
+            [f"k, `{preset}`", f"{cut_ms:.2f} ms", f"{sources['fitted']}, batches of fewer views"]
+        )
     return [
         *rows,
         ["f, of s", f"{FIXED_MS:.2f} ms at most", "assumed"],

@@ -118,7 +118,7 @@ class Terms:
         beside_ms: for which drawing takes longer in a round because of its exchanges.
         least_ms: of a step, whatever is drawn.
         launching: by preset; of a preset that it lacks, the devices set the rate.
-        cut_ms: by preset, what a batch that begins with cut views takes besides.
+        cut_ms: by preset, what a batch of fewer views than ranks takes besides.
     """
 
     visible: float
@@ -159,6 +159,15 @@ class Terms:
     def away(self, row_bytes: int, ranks: int) -> float:
         """Bytes that leave a rank in a round."""
         return self.visible * row_bytes * (ranks - 1) / ranks
+
+    def fitted_launching(self, steps: dict[str, list[Step]]) -> Terms:
+        """With ``launching`` of the steps that cut no view, by preset."""
+        whole = {
+            preset: [step for step in those if step[0] % step[1] == 0]
+            for preset, those in steps.items()
+        }
+        launching = {preset: Launching.of(those) for preset, those in whole.items() if those}
+        return replace(self, launching=launching)
 
     def fitted_beside(self, ones: dict[str, OneGpu], steps: dict[str, list[Step]]) -> Terms:
         """With ``beside_ms`` that whole rounds of these steps took, by preset: the median."""
