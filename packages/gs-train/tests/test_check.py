@@ -193,6 +193,27 @@ def test_errors_overlap_and_points_out_of_place_are_found(tmp_path: Path, capsys
     assert "1 far off: beyond 100 times the cameras' distance" in said
 
 
+def test_a_model_without_observations_is_looked_at_by_projection(
+    tmp_path: Path, capsys: Captured
+) -> None:
+    folder = tmp_path / "data"
+    _two_groups(folder)
+    ahead, back = np.eye(4), np.diag([-1.0, 1, -1, 1])
+    nothing = np.zeros(0, np.int64)
+    points = np.array([[0.1 * i, 0, 4] for i in range(4)])  # behind those that look back
+    write_model(
+        folder / "sparse/0",
+        [PINHOLE],
+        [NamedPose(f"{i:02}.png", PINHOLE.id, ahead if i < 3 else back) for i in range(6)],
+        points=points,
+        colors=np.full((4, 3), 99, np.uint8),
+        observations=Observations(nothing, nothing, np.zeros((0, 2))),
+    )
+    result = check(folder, capsys)
+    assert result["tracks"] is None
+    assert result["points"]["cameras_without"] == {"n": 3, "names": ["03.png", "04.png", "05.png"]}
+
+
 def test_errors_are_those_of_the_lens(tmp_path: Path, capsys: Captured) -> None:
     from gs_train.data.distortion import distort
 

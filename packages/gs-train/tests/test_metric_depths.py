@@ -245,11 +245,11 @@ def test_plan_and_check_name_them(tmp_path: Path, capsys: pytest.CaptureFixture[
 REFUSED: dict[str, tuple[Any, str]] = {
     "no unit": (
         lambda top: top["frames"][2].update(depth_path="depth/2.png", depth_file_path=None),
-        r"--depth-weight needs the unit of .*depth/2\.png: depth_unit_scale_factor or",
+        r"--depth-weight needs the unit of .*depth/2\.png: .* a depth_unit_scale_factor or",
     ),
     "no length": (
         lambda top: top.update(depth_unit_scale_factor=0),
-        r"--depth-weight needs the unit of .*depth/0\.png: .* above 0, got none",
+        r"--depth-weight needs the unit of .*depth/0\.png: .* above 0, got none that is",
     ),
     "a text": (
         lambda top: top.update(depth_unit_scale_factor="mm"),

@@ -49,6 +49,86 @@ def test_overwriting_leaves_the_store_of_another_run_where_its_own_was(
     assert identity_of(there) is not None
 
 
+def test_others_files_beside_its_store_are_found_before_a_run_is_removed(
+    tiny_capture: Path, tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(made, out)
+    (out / "store" / "mine.txt").write_text("mine")
+    again = [*command(tiny_capture, out, *SHORT), "--overwrite"]
+    assert main(again) == 2
+    assert f"{out / 'store'}, must be empty or new, it holds mine.txt" in last_line(capsys)
+    assert_same(saved(out), saved(made))
+    (out / "store" / "mine.txt").unlink()
+    assert main(again) == 0
+
+
+def test_a_run_is_not_removed_while_another_process_writes_its_store(
+    tiny_capture: Path, tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(made, out)
+    with BlockStore.open(out / "store"):
+        assert main([*command(tiny_capture, out, *SHORT), "--overwrite"]) == 2
+    assert f"the store {out / 'store'} is written by another process" in last_line(capsys)
+    assert_same(saved(out), saved(made))
+
+
+@pytest.mark.parametrize("offload", ["tide", "none"])
+@pytest.mark.parametrize("init", ["store", "copy of the run", "checkpoint of the copy"])
+def test_a_store_elsewhere_is_not_removed_by_the_run_that_begins_with_it(
+    init: str,
+    offload: str,
+    tiny_capture: Path,
+    tmp_path: Path,
+    made: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out, drive, copy = tmp_path / "run", tmp_path / "drive", tmp_path / "copy"
+    fitted(tiny_capture, out, *SHORT, "--store", str(drive))
+    shutil.copytree(out, copy)
+    places = {"store": drive, "copy of the run": copy}
+    place = places.get(init, copy / "checkpoints" / "step_000002")
+    again = command(tiny_capture, out, *SHORT, "--overwrite", "--init", str(place), offload=offload)
+    assert main(again) == 2
+    assert f"--overwrite would remove --init {place}" in last_line(capsys)
+    assert_same(saved(out), saved(made))
+
+
+@pytest.mark.parametrize("offload", ["none", "best"])
+def test_a_run_whose_store_is_elsewhere_does_not_go_on_in_memory(
+    offload: str, tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = fitted(tiny_capture, tmp_path / "run", *SHORT, "--store", str(tmp_path / "drive"))
+    resume = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps", "3"]
+    assert main([*resume, "--offload", offload]) == 2
+    line = last_line(capsys)
+    assert f"--store needs --offload tide, got --offload {offload}: a run whose Gaussians" in line
+    assert line.endswith(f"goes on there, or in a new run with --init {out}")
+    assert main(resume) == 0
+
+
+def test_a_run_in_memory_goes_on_without_a_store(
+    tiny_capture: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = fitted(tiny_capture, tmp_path / "run", "--steps", "2", offload="none")
+    resume = ["fit", str(tiny_capture), "--out", str(out), "--resume", "--steps", "3"]
+    assert main([*resume, "--store", str(tmp_path / "drive")]) == 2
+    assert "--store needs --offload tide, got --offload none" in last_line(capsys)
+    assert main(resume) == 0
+
+
+def test_a_start_that_was_killed_is_not_told_to_go_on(
+    tiny_capture: Path, tmp_path: Path, made: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    shutil.copytree(made, out)
+    shutil.rmtree(out / "checkpoints")
+    assert main(command(tiny_capture, out, *SHORT)) == 2
+    line = "holds another run without a checkpoint: add --overwrite to remove it, or choose another"
+    assert line in last_line(capsys)
+
+
 def test_a_start_that_finds_a_store_at_the_last_moment_leaves_it(
     tiny_capture: Path, tmp_path: Path, other: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

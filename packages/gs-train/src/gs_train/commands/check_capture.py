@@ -49,7 +49,6 @@ class CaptureFacts:
     def found(self) -> dict[str, Any]:
         """What ``check --json`` prints of the capture: a part that cannot be read is None."""
         model = self.source.model
-        has_tracks = not missing_parts(model.folder)
         result: dict[str, Any] = {
             "cameras": self._cameras(),
             "n_images": len(model.images),
@@ -69,14 +68,16 @@ class CaptureFacts:
         except InputError:
             return result
         result["points"] = self._points(points)
-        if not has_tracks:
-            sees = self._sees(points)
-        else:
+        survey = None
+        if not missing_parts(model.folder):
             try:
                 survey = survey_tracks(model, self._table)
             except InputError as error:  # which training never reads
                 result["notes"].append(printable(f"{error}: training does not need it"))
                 return result
+        if survey is None or not survey.n_observations:
+            sees = self._sees(points)
+        else:
             result["tracks"] = self._tracks(survey)
             sees = survey.observed > 0
         result["points"]["cameras_without"] = self._named(np.flatnonzero(~sees))

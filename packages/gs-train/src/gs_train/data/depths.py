@@ -177,8 +177,8 @@ def _named(
             left_out.append(source.model.images[index].name)
         elif named.unit is None:
             raise InputError(
-                f"--depth-weight needs the unit of {named.path}: depth_unit_scale_factor or "
-                "integer_depth_scale in its transforms file, above 0, got none"
+                f"--depth-weight needs the unit of {named.path}: its transforms file must have a "
+                "depth_unit_scale_factor or integer_depth_scale above 0, got none that is"
             )
         else:
             units.add(named.unit)

@@ -212,7 +212,12 @@ class FitConfig:
                 gpus=self.gpus,
             )
         elif self.store is not None:
-            raise InputError(f"--store needs --offload tide, got --offload {self.offload}")
+            # A run that goes on has the store that it was started with.
+            kept = "a run whose Gaussians are in a store goes on there, or in a new run with --init"
+            raise InputError(
+                f"--store needs --offload tide, got --offload {self.offload}"
+                + (f": {kept} {self.out}" if self.resume else "")
+            )
 
     def bytes_of(self, name: str) -> int | None:
         """``image_cache``, ``device_memory`` or ``host_memory`` in bytes; None: not given.

@@ -147,16 +147,21 @@ class RunFolder:
                 "choose another folder"
             )
         if found and not config.overwrite:
+            is_saved = latest_checkpoint(self.checkpoints) is not None
             raise InputError(
-                f"--out {self.root} holds another run: add --resume to go on with it, "
-                "--overwrite to remove it, or choose another folder"
+                f"--out {self.root} holds another run"
+                + (
+                    ": add --resume to go on with it, "
+                    if is_saved
+                    else " without a checkpoint: add "
+                )
+                + "--overwrite to remove it, or choose another folder"
             )
         if not config.is_stored:
             return
         store = self.store_of(config)
         self._check_store(store)
-        if not (found and self._goes(store)):
-            require_empty(store)
+        require_empty(store, but_for_store=bool(found) and store in self.own_stores())
 
     def _check_store(self, store: Path) -> None:
         """Check that a store is not in the way of what the run writes.
@@ -213,7 +218,7 @@ class RunFolder:
         another run, nothing."""
         if self.lock is not None:
             self.lock.renew()
-        own_stores = [store for store in self._stores() if self._is_own(store)]
+        own_stores = self.own_stores()
         if self.checkpoints.is_dir() and not self.checkpoints.is_symlink():
             remove_all(self.checkpoints)  # before what they refer to
         for store in own_stores:
@@ -224,14 +229,11 @@ class RunFolder:
             else:
                 path.unlink(missing_ok=True)
 
-    def _goes(self, store: Path) -> bool:
-        """Whether a store goes with the run that is here, so that another may come there."""
-        return store in self._stores() and self._is_own(store)
-
-    def _stores(self) -> list[Path]:
-        """Where the run that is here may have a store."""
+    def own_stores(self) -> list[Path]:
+        """Where the run that is here has a store, or may have one, that goes with the run."""
         named = self.named_store
-        return [self.root / INSIDE, *([] if named is None else [named])]
+        places = [self.root / INSIDE, *([] if named is None else [named])]
+        return [store for store in places if self._is_own(store)]
 
     def _is_own(self, store: Path) -> bool:
         """Whether a store is of the run that is here. In a folder elsewhere, another run's may have

@@ -139,9 +139,9 @@ def _check_kept(config: FitConfig, folder: RunFolder, places: tuple[Path, ...]) 
     """Raise InputError where the run that begins would remove what it begins with."""
     if not config.overwrite:
         return
-    removed = folder.root.resolve(), folder.store_of(config).resolve()
+    removed = [folder.root, folder.store_of(config), *folder.own_stores()]
     for place in places:
-        if any(place.resolve().is_relative_to(one) for one in removed):
+        if any(place.resolve().is_relative_to(one.resolve()) for one in removed):
             raise InputError(
                 f"--overwrite would remove --init {config.init} before the run begins with it: "
                 "choose another --out, or move it"

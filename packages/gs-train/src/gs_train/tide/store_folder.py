@@ -125,11 +125,15 @@ def _head(folder: Path) -> bytes | None:
     return head if len(head) == _IDENTITY.stop and head.startswith(_MAGIC) else None
 
 
-def require_empty(folder: Path) -> None:
+def require_empty(folder: Path, *, but_for_store: bool = False) -> None:
     """Check that a folder can take a new store.
 
+    Args:
+        but_for_store: a store that is there will be removed first, as `remove_store` does.
+
     Raises:
-        InputError: it holds something, cannot be listed, or its name is no text.
+        InputError: it holds something else, the store that is to go is written by another process,
+            the folder cannot be listed, or its name is no text.
     """
     try:
         os.fspath(folder).encode()
@@ -142,6 +146,15 @@ def require_empty(folder: Path) -> None:
         found = sorted(os.listdir(folder)) if folder.exists() else []
     except OSError as error:
         raise InputError(f"the store {folder} must be a folder: {error.strerror}") from None
+    if but_for_store:
+        found = [name for name in found if not _OWN.fullmatch(name)]
+        with store_trouble(folder):
+            is_written = _is_written(folder)
+        if is_written:
+            raise InputError(
+                f"the store {folder} is written by another process: wait for that one, or name "
+                "another folder with --store"
+            )
     if found:
         what = "another store" if _FILE in found else found[0]
         raise InputError(
