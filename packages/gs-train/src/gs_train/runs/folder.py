@@ -147,15 +147,11 @@ class RunFolder:
                 "choose another folder"
             )
         if found and not config.overwrite:
-            is_saved = latest_checkpoint(self.checkpoints) is not None
+            has_saved = latest_checkpoint(self.checkpoints) is not None
+            go_on = "--resume to go on with it, " if has_saved else ""
             raise InputError(
-                f"--out {self.root} holds another run"
-                + (
-                    ": add --resume to go on with it, "
-                    if is_saved
-                    else " without a checkpoint: add "
-                )
-                + "--overwrite to remove it, or choose another folder"
+                f"--out {self.root} holds another run: add {go_on}--overwrite to remove it, or "
+                "choose another folder"
             )
         if not config.is_stored:
             return
