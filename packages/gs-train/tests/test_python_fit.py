@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from torch import Tensor
 import gs_train
 from gs_train.checkpoint import latest_checkpoint, load_checkpoint
 from gs_train.cli import main
+from gs_train.densify import AdcConfig
 from gs_train.renderers import Rect, RenderOptions, Rows, Splats, View
 from gs_train.renderers.cpu import CpuRenderer
 from gs_train.runs.run import Run
@@ -104,10 +107,89 @@ def test_arguments_of_other_kinds_are_named(arguments: dict[str, Any], message: 
         gs_train.fit(**arguments)
 
 
-@pytest.mark.parametrize("name", ["renderer", "strategy"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cap": 1e5}, r"whole number or null for cap, got 100000\.0"),
+        ({"decay_steps": True}, "for decay_steps, got True"),
+        ({"antialiased": 1}, "true or false for antialiased, got 1"),
+        ({"overwrite": "no"}, "true or false for overwrite, got 'no'"),
+        ({"host_memory": 2.0**33}, "text or null for host_memory"),
+        ({"lr": 5}, "for lr, got 5"),
+        ({"adc": AdcConfig(refine_every=2.5)}, "whole number for adc.refine_every"),
+        ({"tide": None}, "for tide, got None"),
+        ({"trace": True}, "a path or null for trace, got True"),
+        ({"out": 5}, "a path for out, got 5"),
+    ],
+)
+@pytest.mark.parametrize("is_config", [False, True])
+def test_a_value_of_another_kind_costs_no_run(
+    is_config: bool, options: dict[str, Any], message: str, plain: Path, tiny_capture: Path
+) -> None:
+    # What config.yml cannot hold could not be resumed, or opened, once it was trained.
+    before = sorted(plain.rglob("*"))
+    given = {"data": tiny_capture, "out": plain, "steps": 1, "overwrite": True, **options}
+    if is_config:
+        config = gs_train.FitConfig(tiny_capture, plain)
+        for name, value in given.items():  # some kinds the configuration itself would refuse
+            object.__setattr__(config, name, value)
+        given = {"config": config}
+    with pytest.raises(TypeError, match=message):
+        gs_train.fit(**given)
+    assert sorted(plain.rglob("*")) == before
+
+
+def test_scalars_of_numpy_and_text_are_values(tiny_capture: Path, tmp_path: Path) -> None:
+    fitted = gs_train.fit(
+        data=str(tiny_capture),
+        out=str(tmp_path / "run"),
+        steps=np.int64(2),
+        seed=np.uint32(3),
+        init_opacity=np.float64(0.2),
+        exposure=np.bool_(False),
+        renderer="cpu",
+        background=np.str_("black"),
+        image_cache=1 << 30,
+        cap="3k",
+        adc=AdcConfig(grow_grad2d=np.float32(2e-4)),
+    )
+    assert fitted.step == 2
+    config = gs_train.Fitted.open(tmp_path / "run").rows()
+    assert len(config["means"]) <= 3000
+
+
+def test_a_folder_is_where_it_was_when_the_run_began(
+    tiny_capture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    fitted = gs_train.fit(
+        data=tiny_capture,
+        out="run",
+        steps=2,
+        renderer="cpu",
+        on_step=lambda report: os.chdir(tmp_path / "elsewhere"),
+    )
+    assert fitted.folder == tmp_path / "run"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["elsewhere", "run"]
+    assert not list((tmp_path / "elsewhere").iterdir())
+    with pytest.raises(gs_train.InputError, match="out must name a file or a folder, got ''"):
+        gs_train.fit(data=tiny_capture, out="", renderer="cpu")
+
+
+HINTS = typing.get_type_hints(gs_train.FitConfig)
+WORDS = [name for name, hint in HINTS.items() if "Literal" in str(hint)]
+
+
+@pytest.mark.parametrize("name", [name for name in WORDS if name != "max_side"])
 def test_a_name_that_does_not_exist_is_an_input_error(name: str, tmp_path: Path) -> None:
-    with pytest.raises(gs_train.InputError, match=f"--{name} must be .*, got other"):
+    option = "--" + name.replace("_", "-")
+    with pytest.raises(gs_train.InputError, match=f"{option} must be .*, got other"):
         gs_train.fit(data=tmp_path, out=tmp_path / "run", **{name: "other"})
+
+
+def test_every_option_of_words_is_among_them() -> None:
+    assert {"renderer", "strategy", "frame", "mask", "offload", "max_side"} <= set(WORDS)
 
 
 def test_a_folder_without_a_run_is_not_resumed(tmp_path: Path) -> None:

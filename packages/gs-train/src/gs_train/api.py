@@ -11,6 +11,7 @@ from typing import Any
 from gs_train.data import FROM_PYTHON, Capture
 from gs_train.errors import InputError
 from gs_train.options.config import FitConfig
+from gs_train.options.from_python import values_from_python
 from gs_train.renderers import Renderer
 from gs_train.runs import training
 from gs_train.runs.fitted import Fitted
@@ -47,8 +48,9 @@ def fit(
         on_step: called with a :class:`gs_train.StepReport` after each step. Checkpoints do not
             record ``on_step``: a resumed run may have another function, or none.
         options: options of :class:`gs_train.options.config.FitConfig` by name, over the options of
-            ``config``. Paths may be text. With ``resume=True`` and without ``config``, options of
-            the run in ``out`` stay unless given here, as on the command line.
+            ``config``. Paths may be text, and numbers numpy's. With ``resume=True`` and without
+            ``config``, options of the run in ``out`` stay unless given here, as on the command
+            line.
 
     Returns:
         The run, with its scores.
@@ -84,13 +86,18 @@ def _config_of(
     if not isinstance(config, FitConfig | None):
         raise TypeError(f"config must be a FitConfig, got {type(config).__name__}")
     fields = {field.name: field for field in dataclasses.fields(FitConfig)}
-    for name, value in options.items():
+    for name in options:
         if name not in fields:
             near = difflib.get_close_matches(name, fields, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise TypeError(f"options must be those of FitConfig, got {name}{hint}")
-        if isinstance(value, str) and "Path" in str(fields[name].type):
-            options[name] = Path(value)
+    options = {
+        # Absolute: a function that is called during the run may change the working directory.
+        name: value.absolute() if isinstance(value, Path) else value
+        for name, value in values_from_python(options).items()
+    }
+    if config is not None:
+        config = dataclasses.replace(config, **values_from_python(vars(config)))
     if config is None and options.get("resume") and "out" in options:
         config = saved_config(options["out"])
     if config is None:
