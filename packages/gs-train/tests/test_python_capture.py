@@ -22,7 +22,8 @@ from python_runs import (
 import gs_train
 from gs_train.checkpoint import latest_checkpoint
 from gs_train.cli import main
-from gs_train.data import capture_from_arrays, load_capture, read_image
+from gs_train.data import FROM_PYTHON, capture_from_arrays, load_capture, read_image
+from gs_train.options.config_file import load_config
 from gs_train.runs.strategies import adc
 
 
@@ -47,7 +48,8 @@ def test_arrays_train_to_the_bits_of_the_folder_that_holds_them(
 
 def test_a_loaded_capture_may_be_given(tiny_capture: Path, plain: Path, tmp_path: Path) -> None:
     capture = load_capture(tiny_capture, cache_dir=tmp_path / "cache")
-    gs_train.fit(capture=capture, out=tmp_path / "run", **OPTIONS)
+    gs_train.fit(capture=capture, data=FROM_PYTHON, out=tmp_path / "run", **OPTIONS)
+    assert load_config(tmp_path / "run/config.yml").data == FROM_PYTHON
     assert_same(state_of(tmp_path / "run"), state_of(plain))
 
 

@@ -93,7 +93,7 @@ def _config_of(
             raise TypeError(f"options must be those of FitConfig, got {name}{hint}")
     options = {
         # Absolute: a function that is called during the run may change the working directory.
-        name: value.absolute() if isinstance(value, Path) else value
+        name: value.absolute() if isinstance(value, Path) and value != FROM_PYTHON else value
         for name, value in values_from_python(options).items()
     }
     if config is not None:
