@@ -240,13 +240,17 @@ class CaptureFacts:
 
     def _sees(self, points: FloatArray) -> NDArray[np.bool_]:
         """(V,) whether each image has some of the points in front of it, and inside a pinhole image
-        of its size; of more than 20,000 points every so many-th is looked at."""
+        of its size; a panorama has them all. Of more than 20,000 points every so many-th is
+        looked at."""
         some = points[:: max(1, -(-len(points) // _LOOKED_FOR))]
         model = self.source.model
         sees = np.zeros(len(model.images), bool)
         with np.errstate(all="ignore"):
             for index, image in enumerate(model.images):
                 camera = model.cameras[image.camera_id]
+                if camera.model == "EQUIRECTANGULAR":  # all around
+                    sees[index] = len(some) > 0
+                    continue
                 pose, K = image.world_to_camera, camera.K
                 inside = some @ pose[:3, :3].T + pose[:3, 3]
                 u, v = (inside[:, :2] / inside[:, 2:] * (K[0, 0], K[1, 1]) + K[:2, 2]).T
