@@ -228,6 +228,24 @@ def test_a_stop_while_the_store_is_made_leaves_nothing(
     assert not any(path.name != "cache" for path in out.glob("*"))
 
 
+@pytest.mark.parametrize("error", [InputError("no bytes free"), MemoryError()])
+def test_a_store_whose_first_checkpoint_has_no_room_goes_with_its_run(
+    tiny_capture: Path, tmp_path: Path, whole: Path, error: Exception
+) -> None:
+    """Nothing is in the way of the same command, once there is room."""
+    out = tmp_path / "run"
+
+    def has_no_room(*_: object, **__: object) -> None:
+        raise error
+
+    with pytest.MonkeyPatch.context() as full:
+        full.setattr("gs_train.runs.saver.save_by_ranks", has_no_room)
+        assert main(command(tiny_capture, out, *FEW)) == 2
+    assert not any(path.name != "cache" for path in out.glob("*"))
+    assert main(command(tiny_capture, out, *FEW)) == 0
+    assert_same(saved(out), saved(whole))
+
+
 def test_snapshots_without_a_checkpoint_are_given_up(
     tiny_capture: Path, tmp_path: Path, whole: Path
 ) -> None:

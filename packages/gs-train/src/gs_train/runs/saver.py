@@ -109,9 +109,19 @@ class Saver:
 
     def save_store(self) -> None:
         """Write the checkpoint of a store that has just been made: making it may have taken longer
-        than many steps, so that a run that dies in its first steps goes on from it."""
-        if self.saved_step is None and self._choice.blocks is not None:
+        than many steps, so that a run that dies in its first steps goes on from it.
+
+        Raises:
+            Exception: it cannot be written. The trainer is closed, so that the store, which nobody
+                writes any longer, can be removed with the rest of the run.
+        """
+        if self.saved_step is not None or self._choice.blocks is None:
+            return
+        try:
             self.save()
+        except Exception:
+            self._trainer.close()
+            raise
 
     def save(self, *, is_last: bool = False, waits: bool = True) -> None:
         """Write a checkpoint; after the last step also what training took is gathered.
