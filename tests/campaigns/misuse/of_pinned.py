@@ -86,7 +86,7 @@ def _writing(function: Any, *, slots: bool) -> Callable[[Room], Call]:
         return Call(
             lambda **given: (function(**given), _rows_of(given["table"]))[1],
             {**args, **_options(room)},
-            writes=() if isinstance(table, gs_pinned.Table) else ("table",),
+            writes=("table",),
             state=lambda: _rows_of(table),
             raises=(KeyError,),
         )
