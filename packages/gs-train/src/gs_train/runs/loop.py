@@ -75,7 +75,7 @@ def train(
 
     Raises:
         InputError: a photograph cannot be read, or the disk is full. Steps done are saved; when
-            there are none, nothing of the run is left but a store that has been made. Or memory
+            there are none, nothing of the run is left but a store with its checkpoint. Or memory
             runs out: the step that failed may be half done, so that only what had been saved is
             left. Or no Gaussian is left, or a whole epoch saw none: again only what had been saved
             is left.
