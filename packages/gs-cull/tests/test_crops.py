@@ -193,6 +193,16 @@ def test_two_parts_balance() -> None:
     assert same.parts.tolist() == split.parts.tolist()
 
 
+def test_a_halo_larger_than_the_image_makes_parts_whole() -> None:
+    scene = random_scene(8, 50, 1)
+    arguments = (
+        scene.means, scene.scales, scene.quats, scene.viewmats[0], scene.Ks[0], 640, 460
+    )  # fmt: skip
+    split = gs_cull.balanced_split(*arguments, n=3, halo=2**31 - 2)
+    assert split.rects.tolist() == [[0, 0, 640, 460]] * 3
+    assert (split.counts == split.counts[0]).all()
+
+
 def test_wrong_splits_are_refused() -> None:
     scene = random_scene(8, 50, 1)
     arguments = (

@@ -141,6 +141,11 @@ def test_large_ids_and_many_steps_are_no_trouble():
         (([[1], [2, 2]], 3), ValueError, r"sets\[1\] must be sorted, unique ids"),
         (([[3, 1]], 3), ValueError, r"sets\[0\] must be sorted, unique ids"),
         (([[-1, 1]], 3), ValueError, r"sets\[0\] must be sorted, unique ids >= 0"),
+        (
+            ([np.array([3, 2**63 + 5], "u8")], 2),
+            ValueError,
+            r"sets\[0\] must be of ids below 2\^63",
+        ),
         (([[0.5]], 3), TypeError, r"sets\[0\] must be of integers, got float64"),
     ],
 )

@@ -149,6 +149,7 @@ MODELS = [
     CostModel(optimizer_rows_per_s=1e7, render_s=1e-5),
     CostModel(optimizer_rows_per_s=1e15),
     CostModel(link_bytes_per_s=1e20),
+    CostModel(link_bytes_per_s=np.inf),
 ]
 
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gs_order import plan, reference
+from gs_order import bits, plan, reference
 from gs_order.plans.cpu.bits import CHUNK_WORDS
 
 KINDS = ("visible", "load", "retain", "store", "carry", "returning", "final")
@@ -206,6 +206,14 @@ def test_last_use_crosses_once_each_way_and_a_capacity_of_everything_is_the_same
     assert once.counts["returning"].sum() == 0
     everything = plan(ids, mask, order, retain=500)
     assert [lists_of(everything[i]) for i in range(20)] == [lists_of(once[i]) for i in range(20)]
+
+
+def test_a_number_of_threads_that_is_none_is_named(monkeypatch):
+    monkeypatch.setenv("GS_NUM_THREADS", "many")
+    with pytest.raises(ValueError, match="GS_NUM_THREADS must be a whole number, got 'many'"):
+        bits.n_threads()
+    monkeypatch.setenv("GS_NUM_THREADS", "")
+    assert bits.n_threads() >= 1
 
 
 @pytest.mark.parametrize("retain", ["previous", "last_use", 150_000])

@@ -83,7 +83,7 @@ def balanced_split(
     height = whole_number("height", height, least=1, most=2**24)
     length = width if axis == "x" else height
     n = whole_number("n", n, least=1, most=length)
-    halo = whole_number("halo", halo)
+    halo = min(whole_number("halo", halo), length)
     options: dict[str, Any] = {
         "near": near,
         "far": far,

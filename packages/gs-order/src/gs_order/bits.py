@@ -45,10 +45,17 @@ lowest_bit: Any = intrinsic(_lowest_bit)
 
 
 def n_threads() -> int:
-    """Threads that work on one call: the cores this process may use, or ``GS_NUM_THREADS``."""
+    """Threads that work on one call: the cores this process may use, or ``GS_NUM_THREADS``.
+
+    Raises:
+        ValueError: ``GS_NUM_THREADS`` is no whole number.
+    """
     asked = os.environ.get("GS_NUM_THREADS")
-    if asked is not None:
-        return max(1, int(asked))
+    if asked:
+        try:
+            return max(1, int(asked))
+        except ValueError:
+            raise ValueError(f"GS_NUM_THREADS must be a whole number, got {asked!r}") from None
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -138,6 +138,8 @@ def _checked(ids: Array, step: int, block_size: int) -> np.ndarray[Any, Any]:
         return np.zeros(0, np.int64)
     if not np.issubdtype(rows.dtype, np.integer):
         raise TypeError(f"sets[{step}] must be of integers, got {rows.dtype}")
+    if rows.ndim == 1 and rows[-1] > np.iinfo(np.int64).max:
+        raise ValueError(f"sets[{step}] must be of ids below 2^63, got {rows[-1]}")
     if rows.ndim != 1 or rows[0] < 0 or (rows[1:] <= rows[:-1]).any():
         raise ValueError(f"sets[{step}] must be sorted, unique ids >= 0, got others")
     if block_size == 1:

@@ -176,7 +176,9 @@ def _least_cost(
     batch = sampled_batch(shared.astype(np.float64), words, n_rows)
     path = _path(d, start, limits)
     ends = np.asarray(sizes, np.float64)
-    after = ends * (1.0 + model.optimizer_s_per_row / model.link_s_per_row)
+    moving, updating = model.link_s_per_row, model.optimizer_s_per_row
+    # An update in rows that the link moves meanwhile; an infinitely fast one has no such measure.
+    after = ends * (1.0 + updating / moving) if moving else ends
     candidates = [
         path,
         _start_first(path[::-1], start),
