@@ -163,6 +163,11 @@ def test_copies_see_the_same(tensors: bool) -> None:
         assert same(copied(views).cull(*rows, rules=copied(rules)), exact)
 
 
+def test_rules_take_integers_beyond_the_largest_float() -> None:
+    rules = Rules(far=10**400, radius_clip=-(10**400))
+    assert (rules.far, rules.radius_clip) == (float("inf"), float("-inf"))
+
+
 def test_repr_says_how_many_views_of_which_size() -> None:
     one = Views(SCENE.viewmats, SCENE.Ks, 640, 480)
     assert repr(one) == "Views(40 of 640 x 480 pixels; numpy)"

@@ -56,7 +56,7 @@ class Rules:
     def __post_init__(self) -> None:
         still = native_options(**vars(self), inflate=None)
         for name in ("near", "far", "eps2d", "radius_clip"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+            object.__setattr__(self, name, number(name, getattr(self, name)))
         object.__setattr__(self, "_still", still)
 
     def __reduce__(self) -> tuple[Any, ...]:
