@@ -45,12 +45,17 @@ def saturated(name: str, result: Result) -> list[str]:
     """One sentence on views of a scene of which most lies on the drive."""
     line = required(result.line(_ON_DRIVE), _ON_DRIVE)
     axes, facts = line.axes, line.facts
+    left = axes.get("device_left")
     words = (
         f"{axes['gaussians']:,} Gaussians, {axes['size'][0]} x {axes['size'][1]}, batches of "
-        f"{axes['batch']} in {axes['order']}; views list {facts['used'] / facts['blocks']:.0%} of "
-        f"the blocks. {spread(line)} images a second, the median of {len(line.samples)} runs of an "
-        f"epoch or more, with {_of_blocks(line)}."
+        f"{axes['batch']} in {axes['order']}{f', {left} of the device left' if left else ''}; "
+        f"views list {facts['used'] / facts['blocks']:.0%} of the blocks. {spread(line)} images a "
+        f"second, the median of {len(line.samples)} runs of an epoch or more, with "
+        f"{_of_blocks(line)}."
     )
+    beside = result.line("best")
+    if beside is not None:
+        words += f" With all appearance in host memory, `best`: {spread(beside)}."
     return below(name, result, words, folder=_FOLDER)[:1]
 
 
